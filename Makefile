@@ -1,0 +1,37 @@
+# The two commands of the README do the whole set-up on a bare machine with Python 3.11 or 3.12.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO ?= demo
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: demo test check slow clean
+
+demo: $(READY)
+	$(BIN)/python examples/tiny_sequence.py $(DEMO)/runs
+	$(BIN)/driftlab svd $(DEMO)/runs/gentle $(DEMO)/runs/hard -o $(DEMO)/results --force
+	$(BIN)/driftlab figures $(DEMO)/results -o $(DEMO)/figures --force
+	@echo "Look at $(DEMO)/figures/parameter_drift.png"
+
+test: $(READY)
+	$(BIN)/python -m pytest -n auto
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+# torch first and pinned: a looser request may fetch gigabytes of another build.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) $(DEMO) dist build

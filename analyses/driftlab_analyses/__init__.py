@@ -1,0 +1,7 @@
+"""The figures and tables of driftlab, one module each; they read stored results and nothing else.
+
+A module offers ``table(results) -> DataFrame`` and ``figure(table) -> Figure``; :data:`FIGURES` lists the modules.
+"""
+
+FIGURES: dict[str, str] = {}
+"""Figure name to the stored table it needs; the module of the same name draws it."""

@@ -1,0 +1,70 @@
+"""The ``driftlab`` command: the list of its subcommands and the one place where errors become exit codes.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but some rows failed, 130 interrupted.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from driftlab import __version__
+from driftlab.errors import DriftlabError, UsageError
+
+app = typer.Typer(
+    name="driftlab",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        print(f"driftlab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _driftlab(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """How far a language model moved during post-training, and what it forgot."""
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code; never shows a traceback unless ``DRIFTLAB_DEBUG=1``."""
+    try:
+        app(arguments, prog_name="driftlab", standalone_mode=True)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except DriftlabError as error:
+        if os.environ.get("DRIFTLAB_DEBUG") == "1":
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        print("interrupted; --resume continues", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get("DRIFTLAB_DEBUG") == "1":
+            raise
+        print(
+            f"error: unexpected {type(error).__name__}: {error}. Set DRIFTLAB_DEBUG=1 for the traceback.",
+            file=sys.stderr,
+        )
+        return 1
+    return 0

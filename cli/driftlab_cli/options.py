@@ -1,0 +1,22 @@
+"""Options that several commands share, each defined once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="Results folder to write.", show_default=False)]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0 or mps.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0)]
+Include = Annotated[
+    list[str] | None, typer.Option(help="Only names that match this regular expression.", metavar="REGEX")
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(help="Leave out names that match this regular expression.", metavar="REGEX"),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue in --out, skipping what is done.")]
+Force = Annotated[bool, typer.Option("--force", help="Start again in --out, replacing this command's tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks; errors only.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Export the tables as CSV beside the Parquet files.")]

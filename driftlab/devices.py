@@ -1,0 +1,78 @@
+"""Where to compute, and arithmetic that the surrounding process cannot change."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from driftlab.errors import UsageError
+
+
+def resolve_device(name: str = "auto") -> torch.device:
+    """Return the torch device that a ``--device`` option names.
+
+    Parameters
+    ----------
+    name : str
+        ``auto`` (the first CUDA device, else the CPU), ``cpu``, ``cuda``, ``cuda:i`` or ``mps``.
+
+    Raises
+    ------
+    UsageError
+        If the name is unknown or the device is not there.
+
+    Examples
+    --------
+    >>> resolve_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"Device {name!r} is unknown: expected auto, cpu, cuda, cuda:0 or mps.") from None
+    if device.type == "cuda":
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if found <= (device.index or 0):
+            raise UsageError(
+                f"Device {name!r} is not there: this machine shows {found} CUDA devices.", "Use --device cpu."
+            )
+    elif device.type == "mps":
+        if not torch.backends.mps.is_available():
+            raise UsageError("Device 'mps' is not available on this machine.", "Use --device cpu.")
+    elif device.type != "cpu":
+        raise UsageError(f"Device {name!r} is not supported: expected auto, cpu, cuda, cuda:0 or mps.")
+    return device
+
+
+@contextmanager
+def exact_math() -> Iterator[None]:
+    """Run torch without TF32, autocast or gradients, whatever the caller's process has set.
+
+    TF32 keeps 10 bits of mantissa: a drift of 1e-4 drowns in it. The previous settings are restored on exit,
+    also after an error.
+
+    Examples
+    --------
+    >>> with exact_math():
+    ...     torch.is_grad_enabled()
+    False
+    """
+    matmul = torch.backends.cuda.matmul.allow_tf32
+    cudnn = torch.backends.cudnn.allow_tf32
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        with (
+            torch.no_grad(),
+            torch.autocast("cuda", enabled=False),
+            torch.autocast("cpu", enabled=False),
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cuda.matmul.allow_tf32 = matmul
+        torch.backends.cudnn.allow_tf32 = cudnn
