@@ -35,13 +35,17 @@ def table(results: ResultsDir) -> pd.DataFrame:
     chosen = model[model["measure"].isin(PANELS)][_COLUMNS + _NULLS].copy()
     if chosen.empty:
         raise ResultsError(f"{results.path}: no matrix was measured, parameter_drift has nothing to draw.")
-    random = model[model["measure"] == "mask_update_iou_random"].set_index(["run", "order"])
+    return _with_random_level(chosen, model).reset_index(drop=True)
+
+
+def _with_random_level(chosen: pd.DataFrame, model: pd.DataFrame) -> pd.DataFrame:
+    """Fill the null of ``mask_update_iou``, which sign flips leave as it is, with its random level."""
+    random = model[model["measure"] == "mask_update_iou_random"]
+    random = random[["run", "order", "median", "q25", "q75"]].set_axis(["run", "order", *_NULLS], axis=1)
+    level = chosen[["run", "order"]].merge(random, how="left", on=["run", "order"]).set_index(chosen.index)
     lacking = (chosen["measure"] == "mask_update_iou") & chosen["null_median"].isna()
-    for index in chosen.index[lacking]:
-        key = (chosen.at[index, "run"], chosen.at[index, "order"])
-        if key in random.index:
-            chosen.loc[index, _NULLS] = random.loc[key, ["median", "q25", "q75"]].to_numpy()
-    return chosen.reset_index(drop=True)
+    chosen.loc[lacking, _NULLS] = level.loc[lacking, _NULLS]
+    return chosen
 
 
 def figure(table: pd.DataFrame) -> Figure:
@@ -54,7 +58,7 @@ def figure(table: pd.DataFrame) -> Figure:
         _panel(ax, table[table["measure"] == name], runs, *PANELS[name])
     _ticks(axes[-1], table)
     handles, labels = axes[0].get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside lower center", ncols=min(4, len(runs)))
+    fig.legend(handles, labels, loc="outside upper center", ncols=min(4, len(runs)))
     null = "; dotted: null (what an update of this size shows anyway)" if table["null_median"].notna().any() else ""
     counts = sorted(set(table["n"]))
     matrices = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -70,9 +74,7 @@ def _panel(ax: Axes, rows: pd.DataFrame, runs: list[str], label: str, scale: flo
         ax.fill_between(x, scale * line["q25"], scale * line["q75"], color=style["color"], alpha=0.18, linewidth=0)
         if line["null_median"].notna().any():
             low, high = scale * line["null_q25"], scale * line["null_q75"]
-            ax.fill_between(
-                x, low, high, facecolor="none", edgecolor=style["color"], hatch="....", alpha=0.25, linewidth=0
-            )
+            ax.fill_between(x, low, high, color=style["color"], alpha=0.09, linewidth=0)
             ax.plot(x, scale * line["null_median"], ":", color=style["color"], linewidth=1.4)
         ax.plot(x, scale * line["median"], **style, markersize=5, linewidth=1.6, label=run)
     ax.set_ylabel(label)
@@ -90,9 +92,8 @@ def _ticks(ax: Axes, table: pd.DataFrame) -> None:
     """Mark every checkpoint; name all of a few, else the last of each stage."""
     labels = table.groupby("order")["label"].agg(lambda found: " | ".join(dict.fromkeys(found)))
     stages = table.groupby("order")["stage"].first()
-    last = stages.ne(stages.shift(-1))
-    many = len(labels) > _ALL_TICKS
-    shown = [text if not many or last[order] else "" for order, text in labels.items()]
+    last = stages.ne(stages.shift(-1)).to_numpy()
+    shown = [text if len(labels) <= _ALL_TICKS or end else "" for text, end in zip(labels, last, strict=True)]
     ax.set_xticks(list(labels.index), shown, rotation=20, ha="right", rotation_mode="anchor")
 
 

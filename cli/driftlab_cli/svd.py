@@ -121,6 +121,6 @@ def _report(summary: "pd.DataFrame") -> "pd.DataFrame":
     model = summary[summary["group_by"] == "model"]
     keys = ["run", "label", "order"]
     table = model.pivot_table(index=keys, columns="measure", values="mean", sort=False)
-    table.insert(0, "matrices", model.groupby(keys, sort=False)["n"].max())
+    table.insert(0, "matrices", model[model["measure"] == "rel_frobenius"].set_index(keys)["n"])
     columns = ["matrices", *(name for name in shown if name in table)]
     return table[columns].reset_index().drop(columns="order")
