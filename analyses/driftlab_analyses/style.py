@@ -12,7 +12,7 @@ COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#1
 MARKERS = ("o", "X", "P", "^", "s", "D", "v", "*")
 GREY = "#666666"
 
-RC: dict[str, Any] = {
+RC: Any = {
     "font.family": "DejaVu Serif",
     "mathtext.fontset": "dejavuserif",
     "font.size": 9,
