@@ -113,15 +113,7 @@ def sweep(bases: Iterator[tuple[str, Tensor]], sizes: tuple[float, ...] = SIZES,
                 if name in tracked and scale > 0 and math.isfinite(errors[name]):
                     truth = max(abs(tracked[name] - exact[name]) / scale, TRUTH.get(name, 1e-9))
                     good = within(name, tracked, errors[name], plan.tolerance)
-                    yield Case(
-                        spectrum,
-                        kind,
-                        size,
-                        name,
-                        truth,
-                        errors[name] / scale,
-                        within(name, tracked, errors[name], plan.tolerance),
-                    )
+                    yield Case(spectrum, kind, size, name, truth, errors[name] / scale, good)
 
 
 def report(cases: list[Case]) -> str:

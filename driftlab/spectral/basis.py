@@ -54,6 +54,12 @@ class Basis:
         """Rows and columns."""
         return (self.W.shape[0], self.W.shape[1])
 
+    def warm(self) -> "Basis":
+        """Make what is made on demand now, so that threads may share the basis."""
+        if self.rank:
+            _ = self.norm, self.frame, self.mask, self.low_mask
+        return self
+
     @cached_property
     def rank(self) -> int:
         """Numerical rank: singular values that stand above their own error."""
