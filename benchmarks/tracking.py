@@ -185,8 +185,9 @@ def main() -> None:
     record = Record()
     count = 0
     with exact_math():
-        for count, pair in enumerate(pairs, 1):
+        for pair in pairs:
             one(pair, watch, options.skip, record)
+            count += 1
     where = f"{options.device}, {options.threads} threads, torch {torch.__version__}, {platform.platform()}"
     print(f"{count} matrices, {where}")
     print(record.report())
