@@ -14,7 +14,7 @@ from typing import Any
 
 _OWN = re.compile(r"^(?P<global>\d{6,})-(?P<label>(?P<stage>[^@]+)(?:@(?P<step>\d+))?)$")
 _STEP = re.compile(
-    r"^(?:(?P<stage>.+?)[-_.])?(?:checkpoint|ckpt|global_?step|step|iter|iteration|epoch)[-_=]?(?P<step>\d+)(?:[-_]hf)?$",
+    r"^(?:(?P<stage>.+?)[-_.])??(?:checkpoint|ckpt|global_?step|step|iter|iteration|epoch)[-_=]?(?P<step>\d+)(?:[-_]hf)?$",
     re.IGNORECASE,
 )
 _NUMBERED = re.compile(r"^(?P<step>\d+)$")

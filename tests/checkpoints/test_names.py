@@ -75,7 +75,9 @@ def test_heads(name):
     assert not is_embedding(name)
 
 
-@pytest.mark.parametrize("name", ["layers.0.mlp.shared_expert.up_proj.weight", "layers.0.attention.output.dense.weight"])
+@pytest.mark.parametrize(
+    "name", ["layers.0.mlp.shared_expert.up_proj.weight", "layers.0.attention.output.dense.weight"]
+)
 def test_linear_weights_are_neither(name):
     assert not is_embedding(name)
     assert not is_head(name)
@@ -85,7 +87,8 @@ LAYERS = [f"layers.{i}.mlp.up_proj.weight" for i in range(4)]
 
 
 @pytest.mark.parametrize(
-    "prefix", ["", "model.", "model.language_model.", "language_model.model.", "base_model.model.model.", "transformer."]
+    "prefix",
+    ["", "model.", "model.language_model.", "language_model.model.", "base_model.model.model.", "transformer."],
 )
 @pytest.mark.parametrize("other", ["", "model.", "language_model.model."])
 def test_prefixes_of_another_class_are_exchanged(prefix, other):

@@ -94,7 +94,9 @@ def test_everything_else_is_listed_and_never_opened(make, model_names):
 
 def test_only_clutter_is_refused_unopened(make):
     make.clutter(make.root / "m")
-    assert "found PyTorch pickle weights (pytorch_model.bin). Save them with save_pretrained" in refused(make.root / "m")
+    assert "found PyTorch pickle weights (pytorch_model.bin). Save them with save_pretrained" in refused(
+        make.root / "m"
+    )
     assert not make.mark.exists()
 
 
@@ -256,7 +258,9 @@ def test_an_index_that_is_no_index(make, content):
         open_weights(folder)
 
 
-@pytest.mark.parametrize("shard", ["../other/model.safetensors", "/etc/passwd", "pytorch_model.bin", "sub/x.safetensors"])
+@pytest.mark.parametrize(
+    "shard", ["../other/model.safetensors", "/etc/passwd", "pytorch_model.bin", "sub/x.safetensors"]
+)
 def test_an_index_cannot_point_elsewhere(make, shard):
     folder = make.sharded("m")
     make.index(folder, {"a": shard})
