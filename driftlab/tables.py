@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from driftlab.separation import compare, holm, null_of, verdict
 from driftlab.spectral.measures import ESTIMATED, MEASURES
 
 KEYS = ("run", "label", "stage", "step", "order")
@@ -46,7 +47,7 @@ SPECTRAL = pa.schema(
 """One row for each (run, checkpoint, tensor). ``NAME_error`` and ``NAME_null`` stand beside the measures."""
 
 STATISTICS = ("mean", "median", "q25", "q75", "weighted_mean", "error")
-NULL_STATISTICS = ("null_mean", "null_median", "null_q25", "null_q75")
+NULL_STATISTICS = ("null_mean", "null_median", "null_q25", "null_q75", "null_ratio", "p_value", "p_holm")
 SUMMARY = pa.schema(
     [
         *(SPECTRAL.field(name) for name in KEYS),
@@ -55,6 +56,9 @@ SUMMARY = pa.schema(
         ("measure", pa.string()),
         ("n", pa.int64()),
         *((name, pa.float64()) for name in (*STATISTICS, *NULL_STATISTICS)),
+        ("above", pa.int64()),
+        ("below", pa.int64()),
+        ("verdict", pa.string()),
     ]
 )
 """One row for each (run, checkpoint, group, measure)."""
@@ -73,7 +77,9 @@ def summarise(spectral: pd.DataFrame) -> pa.Table:
     Table of schema :data:`SUMMARY`
         One row for each (run, label, group_by, group, measure), with ``n`` matrices, ``mean`` (unweighted, as
         arXiv 2606.07082), ``median``, ``q25``, ``q75``, ``weighted_mean`` (by number of parameters), ``error`` (median
-        of the error estimates) and ``null_mean``, ``null_median``, ``null_q25``, ``null_q75``. The measures
+        of the error estimates), the same statistics of the nulls, the paired sign test of values against nulls
+        (``above``, ``below``, ``null_ratio``, ``p_value``, and ``p_holm`` adjusted for the measures of the group) and
+        its ``verdict``; see :mod:`driftlab.separation`. The measures
         ``pooled_update_density`` and ``pooled_update_sparsity`` count every compared tensor, embeddings and vectors
         too; their ``weighted_mean`` is the share over all parameters.
     """
@@ -113,14 +119,14 @@ def _summary_rows(spectral: pd.DataFrame) -> Iterator[dict[str, Any]]:
                     yield {**head, "group_by": group_by, "group": name, **line}
 
 
-def _group_rows(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _group_rows(rows: pd.DataFrame) -> list[dict[str, Any]]:
     ok = rows[rows["status"] == "ok"]
-    for name in MEASURES:
-        if not ok[name].isna().all():
-            yield {"measure": name, **_statistics(ok, name)}
-    for name in POOLED:
-        if not rows[name].isna().all():
-            yield {"measure": f"pooled_{name}", **_statistics(rows, name)}
+    lines = [{"measure": name, **_statistics(ok, name)} for name in MEASURES if ok[name].notna().any()]
+    adjusted = holm([line["p_value"] for line in lines])
+    for line, p_holm in zip(lines, adjusted, strict=True):
+        line |= {"p_holm": p_holm, "verdict": verdict(line["above"], line["below"], p_holm)}
+    pooled = [name for name in POOLED if rows[name].notna().any()]
+    return lines + [{"measure": f"pooled_{name}", "verdict": "", **_statistics(rows, name)} for name in pooled]
 
 
 def _statistics(rows: pd.DataFrame, name: str) -> dict[str, Any]:
@@ -135,16 +141,20 @@ def _statistics(rows: pd.DataFrame, name: str) -> dict[str, Any]:
         "q75": q75,
         "weighted_mean": float(np.average(values, weights=weights)) if weights.sum() else math.nan,
         "error": _median(known, f"{name}_error"),
-        **_null_statistics(known, f"{name}_null"),
+        **_null_statistics(known, name),
     }
 
 
-def _null_statistics(rows: pd.DataFrame, column: str) -> dict[str, float]:
-    values = rows[column].dropna().to_numpy() if column in rows else np.array([])
-    if not len(values):
-        return dict.fromkeys(NULL_STATISTICS, math.nan)
-    q25, median, q75 = np.quantile(values, [0.25, 0.5, 0.75])
-    return {"null_mean": values.mean(), "null_median": median, "null_q25": q25, "null_q75": q75}
+def _null_statistics(rows: pd.DataFrame, name: str) -> dict[str, float]:
+    null = null_of(rows, name)
+    paired = null.notna()
+    values, nulls = rows.loc[paired, name].to_numpy(), null[paired].to_numpy()
+    found = compare(values, nulls)
+    counts = {"above": found.above, "below": found.below, "null_ratio": found.ratio, "p_value": found.p_value}
+    if not len(nulls):
+        return counts
+    q25, median, q75 = np.quantile(nulls, [0.25, 0.5, 0.75])
+    return {"null_mean": nulls.mean(), "null_median": median, "null_q25": q25, "null_q75": q75, **counts}
 
 
 def _median(rows: pd.DataFrame, column: str) -> float:

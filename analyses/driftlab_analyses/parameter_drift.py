@@ -21,15 +21,12 @@ PANELS = {
     "mask_update_iou": ("PM update (%)", 100.0),
 }
 _COLUMNS = ["run", "label", "stage", "step", "order", "measure", "n", "mean", "median", "q25", "q75", "error"]
-_NULLS = ["null_median", "null_q25", "null_q75"]
+_NULLS = ["null_median", "null_q25", "null_q75", "verdict"]
 _ALL_TICKS = 8
 
 
 def table(results: ResultsDir) -> pd.DataFrame:
-    """Return the model-wide summary of the four measures, one row a checkpoint and measure.
-
-    The null of ``mask_update_iou`` is its random level, unless a permutation null was drawn.
-    """
+    """Return the model-wide summary of the four measures, one row a checkpoint and measure."""
     summary = results.table("spectral_summary")
     model = summary[(summary["group_by"] == "model") & (summary["order"] > 0)]
     chosen = model[model["measure"].isin(PANELS)][_COLUMNS + _NULLS].copy()
@@ -37,17 +34,7 @@ def table(results: ResultsDir) -> pd.DataFrame:
         raise ResultsError(
             f"{results.path}: none of {', '.join(PANELS)} was measured, parameter_drift has nothing to draw."
         )
-    return _with_random_level(chosen, model).reset_index(drop=True)
-
-
-def _with_random_level(chosen: pd.DataFrame, model: pd.DataFrame) -> pd.DataFrame:
-    """Fill the null of ``mask_update_iou``, which sign flips leave as it is, with its random level."""
-    random = model[model["measure"] == "mask_update_iou_random"]
-    random = random[["run", "order", "median", "q25", "q75"]].set_axis(["run", "order", *_NULLS], axis=1)
-    level = chosen[["run", "order"]].merge(random, how="left", on=["run", "order"]).set_index(chosen.index)
-    lacking = (chosen["measure"] == "mask_update_iou") & chosen["null_median"].isna()
-    chosen.loc[lacking, _NULLS] = level.loc[lacking, _NULLS]
-    return chosen
+    return chosen.reset_index(drop=True)
 
 
 def figure(table: pd.DataFrame) -> Figure:

@@ -41,7 +41,7 @@ def svd(
     method: Annotated[str, typer.Option(help="auto or exact.")] = "auto",
     tolerance: Annotated[float, typer.Option(help="Largest relative error estimate of a tracked value.")] = 1e-3,
     null: Annotated[str, typer.Option(help="sign, permute or none.")] = "sign",
-    null_draws: Annotated[int, typer.Option(help="Draws a null value is averaged over.")] = 1,
+    null_draws: Annotated[int, typer.Option(help="Draws of which a null is the median; odd.")] = 1,
     every: Every = 1,
     include: Include = None,
     exclude: Exclude = None,
@@ -65,6 +65,7 @@ def svd(
     from driftlab.devices import resolve_device
     from driftlab.results import ResultsDir
     from driftlab.scan import TABLES, describe, require_matrices, scan
+    from driftlab.separation import in_words
     from driftlab.tables import headline
 
     say = Output(as_json=as_json, quiet=quiet)
@@ -89,7 +90,11 @@ def svd(
     if csv:
         for table in TABLES:
             results.write_csv(table)
-    say.result(headline(results.table("spectral")), extra={"out": str(out), "notes": notes, "status": rows})
+    words = list(in_words(results.table("spectral_summary")))
+    extra = {"out": str(out), "notes": notes, "status": rows, "separation": words}
+    say.result(headline(results.table("spectral")), extra=extra)
+    if not as_json:
+        print("\n".join(["", *words]))
     say.note(f"{outcome.ok} rows ok, {outcome.skipped} skipped, {outcome.failed} failed; tables in {out}")
     if outcome.failed:
         raise typer.Exit(3)

@@ -1,6 +1,7 @@
 """One base, one checkpoint: every measure, its error, its null, and how it was made."""
 
 import math
+import statistics
 from dataclasses import dataclass, field
 
 import torch
@@ -34,7 +35,7 @@ class Drift:
     errors : dict of str to float
         How far an estimated value can be off, in its own unit.
     nulls : dict of str to float
-        What an update of the same size would show anyway, mean over the draws.
+        What an update of the same size would show anyway, median over the draws.
     method : str
         ``identical``, ``tracked`` or ``exact``.
     angle_rank, mask_rank : int
@@ -85,15 +86,60 @@ def measure(basis: Basis, new: Tensor, key: str = "") -> Drift:
         if new.dtype == basis.stored.dtype and torch.equal(new, basis.stored):
             return _identical(basis)
         D = difference(basis.stored, new)
-        size = frobenius(D)
-        if not math.isfinite(size):
+        if not math.isfinite(frobenius(D)):
             require_matrix("checkpoint", new)
-        values = _of_base(basis) | support_measures(basis, _changed(basis.stored, new, D))
-        structural, errors, method = _structural(basis, D, basis.plan.tolerance)
-        values |= structural
-        values["rel_frobenius"] = ratio(size, basis.norm)
-        _check_bounds(values, errors)
-        nulls = _nulls(basis, D, values["update_density"], key)
+        return _measure(basis, D, _changed(basis.stored, new, D), key)
+
+
+def measure_adapter(basis: Basis, B: Tensor, A: Tensor, scale: float, key: str = "") -> Drift:
+    r"""Measure a low-rank update :math:`W_1 = W_0 + s\,BA`, as LoRA adapters hold it, without multiplying it out first.
+
+    The products with the base's vectors cost the rank of the adapter instead of the size of the matrix.
+
+    Parameters
+    ----------
+    basis : Basis
+        The base, decomposed once.
+    B : Tensor of shape (m, r)
+    A : Tensor of shape (r, n)
+    scale : float
+        s; α/r for LoRA, α/√r for rank-stabilised LoRA.
+    key : str, default ""
+        As for :func:`measure`.
+
+    Raises
+    ------
+    ShapeError
+        If the factors do not fit the base or each other.
+    NumericalError
+        If they hold NaN or infinity.
+
+    References
+    ----------
+    E. Hu et al., "LoRA", arXiv 2106.09685; D. Kalajdzievski, arXiv 2312.03732.
+    """
+    if B.ndim != 2 or A.ndim != 2 or B.shape[1] != A.shape[0] or (B.shape[0], A.shape[1]) != basis.shape:
+        raise ShapeError(
+            f"Adapter: expected B of shape ({basis.shape[0]}, r) and A of shape (r, {basis.shape[1]}), found "
+            f"{tuple(B.shape)} and {tuple(A.shape)}."
+        )
+    require_matrix("adapter B", B)
+    require_matrix("adapter A", A)
+    with exact_math():
+        B, A = scale * B.double(), A.double()
+        D = B @ A
+        if not bool(D.any()):
+            return _identical(basis)
+        return _measure(basis, D, changed_mask(basis.stored, basis.W + D), key, (B, A))
+
+
+def _measure(basis: Basis, D: Tensor, changed: Tensor, key: str, factors: tuple[Tensor, Tensor] | None = None) -> Drift:
+    values = _of_base(basis) | support_measures(basis, changed)
+    structural, errors, method = _structural(basis, D, basis.plan.tolerance, factors)
+    values |= structural
+    values["rel_frobenius"] = ratio(frobenius(D), basis.norm)
+    _check_bounds(values, errors)
+    nulls = _nulls(basis, D, values["update_density"], key)
     reason = "" if basis.rank else "the base is zero: relative measures are undefined"
     return Drift(_select(basis, values), errors, nulls, method, basis.k, basis.r, reason)
 
@@ -131,10 +177,12 @@ def _changed(base: Tensor, new: Tensor, D: Tensor) -> Tensor:
     return changed_mask(base, new)
 
 
-def _structural(basis: Basis, D: Tensor, tolerance: float) -> tuple[dict[str, float], dict[str, float], str]:
+def _structural(
+    basis: Basis, D: Tensor, tolerance: float, factors: tuple[Tensor, Tensor] | None = None
+) -> tuple[dict[str, float], dict[str, float], str]:
     """Track where the plan allows it and every error stays within the tolerance, else decompose."""
     if basis.plan.method == "auto" and min(basis.shape) >= _SMALLEST and basis.rank:
-        values, errors = measure_tracked(basis, D)
+        values, errors = measure_tracked(basis, D, factors)
         if all(within(name, values, error, tolerance) for name, error in errors.items()):
             return values, errors, "tracked"
     values, errors = measure_exact(basis, basis.W + D)
@@ -154,7 +202,7 @@ def within(name: str, values: dict[str, float], error: float, tolerance: float) 
 
 
 def _nulls(basis: Basis, D: Tensor, density: float, key: str) -> dict[str, float]:
-    """Measure nulls of the update and average them over the draws."""
+    """Measure nulls of the update; of several draws the median, above which chance puts the value half the time."""
     plan = basis.plan
     if plan.null == "none" or not basis.rank:
         return {}
@@ -166,7 +214,7 @@ def _nulls(basis: Basis, D: Tensor, density: float, key: str) -> dict[str, float
             values |= _permuted_support(basis, density, f"{key}\0{draw}")
         draws.append(values)
     names = [name for name, measure in MEASURES.items() if plan.null in measure.nulls and plan.wants(name)]
-    return {name: sum(draw.get(name, math.nan) for draw in draws) / len(draws) for name in names}
+    return {name: statistics.median(draw.get(name, math.nan) for draw in draws) for name in names}
 
 
 def _permuted_support(basis: Basis, density: float, key: str) -> dict[str, float]:

@@ -8,6 +8,7 @@ from torch import Tensor
 _BLOCK = 8
 _MOST = 24
 _FLOOR = 6e-7
+_DROPPED = 1e-4  # relative size below which a new direction is noise
 
 
 def spectral_norm(offdiagonal: Tensor, diagonal: Tensor, tolerance: float) -> tuple[float, float]:
@@ -42,8 +43,8 @@ def spectral_norm(offdiagonal: Tensor, diagonal: Tensor, tolerance: float) -> tu
     value, gain, error = 0.0, math.inf, math.inf
     for round_ in range(_MOST):
         block = _orthonormal(block, bases)
-        if block.shape[1] == 0:  # the space is closed under the matrix: the value is exact up to rounding
-            return value, _FLOOR * value
+        if block.shape[1] == 0:  # the space is closed under the matrix, up to what was dropped
+            return value, _DROPPED * value
         bases.append(block)
         block = offdiagonal @ block + weight * block
         images.append(block)
@@ -71,5 +72,5 @@ def _orthonormal(block: Tensor, bases: list[Tensor]) -> Tensor:
         for done in bases:
             block = block - done @ (done.mT @ block)
     q, r = torch.linalg.qr(block)
-    kept: Tensor = q[:, r.diagonal().abs() > 1e-4]
+    kept: Tensor = q[:, r.diagonal().abs() > _DROPPED]
     return kept

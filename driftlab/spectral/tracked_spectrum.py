@@ -40,13 +40,15 @@ def spectrum(update: Update, tolerance: float) -> tuple[Tensor, float]:
         T = mixing(H, narrow[:, None] - narrow)
         values = _root(level + (T * H).sum(1).double())
         rows = _rows(len(level), level.device)
-        error = shift_error(update, values, T[rows], rows)
+        crowd = float(T.square().mean()) * len(level)
+        error = shift_error(update, values, T[rows], rows, crowd)
         if error <= tolerance / 3:
             return values, error
-    return _windowed(update, tolerance)
+        return _windowed(update, tolerance, crowd)
+    return _windowed(update, tolerance, 0.0)
 
 
-def _windowed(update: Update, tolerance: float) -> tuple[Tensor, float]:
+def _windowed(update: Update, tolerance: float, crowd: float) -> tuple[Tensor, float]:
     level = update.level
     values = torch.empty_like(level)
     rows = _rows(len(level), level.device)
@@ -56,13 +58,13 @@ def _windowed(update: Update, tolerance: float) -> tuple[Tensor, float]:
         values[low:high] = torch.linalg.eigvalsh(window.M).flip(0)[low - start : high - start]
         kept.append(window.T[rows[(rows >= low) & (rows < high)] - start])
     values, T = _root(values), torch.cat(kept)
-    error = shift_error(update, values, T, rows)
+    error = shift_error(update, values, T, rows, crowd)
     if error <= tolerance or len(level) <= WINDOW:
         return values, error
     values[-WINDOW:] = bottom_values(update, WINDOW, tolerance)
     done = rows >= len(level) - WINDOW
     T[done] = 0
-    return values, shift_error(update, values, T, rows)
+    return values, shift_error(update, values, T, rows, crowd)
 
 
 def windows(d: int) -> list[tuple[int, int, int, int]]:
@@ -80,12 +82,12 @@ def windows(d: int) -> list[tuple[int, int, int, int]]:
     return [(start, start + WINDOW, low, min(low + _CENTRE, d)) for start, low in starts]
 
 
-def shift_error(update: Update, values: Tensor, T: Tensor, rows: Tensor) -> float:
+def shift_error(update: Update, values: Tensor, T: Tensor, rows: Tensor, crowd: float) -> float:
     """Estimate the relative error of ‖σ(W1) − σ(W0)‖ from the third-order term of some of the singular values.
 
     Errors e_i of single values have no common sign, so the norm is off by about sqrt(Σ e_i² Δ_i²)/‖Δ‖. Three times
-    that is taken, beside the sampled Σ e_i Δ_i itself and Σ e_i²; all six times, for what close neighbours within a
-    window add. Rounding of float32 products comes on top. Couplings of second order to distant levels, which are
+    that is taken, beside the sampled Σ e_i Δ_i itself and Σ e_i²; all six times, and more by the square root of how
+    many levels share one place (``crowd``), for what close neighbours within a window add to each other. Rounding of float32 products comes on top. Couplings of second order to distant levels, which are
     left out of the values, count as if they were errors.
     """
     shift = values - update.frame.sigma
@@ -103,7 +105,9 @@ def shift_error(update: Update, values: Tensor, T: Tensor, rows: Tensor) -> floa
     spread = math.sqrt(factor * float(moved.square().sum()))
     sampled = abs(factor * float(moved.sum()))
     square = factor * float(error.square().sum())
-    return _SAFETY * (sampled + 3 * spread + square) / total + _ROUNDING * update.norm / math.sqrt(total) + _FLOOR
+    safety = _SAFETY * math.sqrt(1 + crowd)
+    rounding = _ROUNDING * update.norm / math.sqrt(total) + _FLOOR
+    return safety * (sampled + 3 * spread + square) / total + rounding
 
 
 def _rows(d: int, device: torch.device) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from driftlab.spectral.update import WINDOW, Update, Window
 
 _STEPS = 8
-_FLOOR = 5e-7  # relative rounding of float32 products in an angle, ten times that near 90°
+_FLOOR = 4e-7  # relative rounding of float32 products in an angle, thirty times that near 90°
 _CONTRAST = 1e-7
 _SAFETY = 3.0
 
@@ -197,7 +197,7 @@ def _angles(update: Update, below: Tensor, gram: Tensor, missing: Tensor) -> Ang
     moved = torch.linalg.vector_norm(missing @ weights.float(), dim=0).double()
     rounding = 3e-8 * sines[-1] ** 2 / sines[at[1]].clamp(min=1e-300)
     floor = _FLOOR + _CONTRAST * update.contrast
-    largest = float(_SAFETY * moved[0] + floor * (1 + 10 * sines[-1]) * sines[-1])
+    largest = float(_SAFETY * moved[0] + floor * (1 + 30 * sines[-1]) * sines[-1])
     spread = _SAFETY / math.sqrt(max(1, len(missing) - len(sines)))
     median = float(spread * moved[1] + 3 * floor * sines[at[1]] + rounding)
     return Angles(sines, largest, median)

@@ -18,7 +18,7 @@ Values = dict[str, float]
 _STRIDE, _SAMPLED = 7, 300_000  # every seventh entry of a matrix larger than this tells the density well enough
 
 
-def measure_tracked(basis: Basis, D: Tensor) -> tuple[Values, Values]:
+def measure_tracked(basis: Basis, D: Tensor, factors: tuple[Tensor, Tensor] | None = None) -> tuple[Values, Values]:
     """Measure one update from the base's decomposition.
 
     Parameters
@@ -27,6 +27,8 @@ def measure_tracked(basis: Basis, D: Tensor) -> tuple[Values, Values]:
         The base, of rank at least 1.
     D : Tensor of shape (m, n), float32 or float64
         The update.
+    factors : (Tensor of shape (m, r), Tensor of shape (r, n)), optional
+        Two matrices whose product is D.
 
     Returns
     -------
@@ -35,7 +37,7 @@ def measure_tracked(basis: Basis, D: Tensor) -> tuple[Values, Values]:
         tracking does not hold.
     """
     plan, frame = basis.plan, basis.frame
-    update = Update(frame, frame.turn(D))
+    update = Update(frame, frame.turn(D), frame.turn_factors(*factors) if factors else None)
     values: Values = {}
     errors: Values = {}
     if plan.wants("nss", "isospectral_ratio", "effective_rank_new"):

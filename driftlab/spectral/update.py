@@ -58,6 +58,11 @@ class Frame:
         turned = D.mT if self.tall else D
         return turned.float() if self.scale == 1.0 else (turned / self.scale).float()
 
+    def turn_factors(self, B: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn and scale two factors of an update."""
+        B, A = (A.mT, B.mT) if self.tall else (B, A)
+        return (B / self.scale).float(), A.float()
+
 
 class Update:
     """One update in the frame of its base.
@@ -68,13 +73,19 @@ class Update:
         The base.
     D : Tensor of shape (m, n), float32
         The update, turned and scaled by :meth:`Frame.turn`.
+    factors : (Tensor of shape (m, r), Tensor of shape (r, n)), optional
+        Two matrices whose product is D, turned and scaled: then the products cost r instead of m.
     """
 
-    def __init__(self, frame: Frame, D: Tensor) -> None:
+    def __init__(self, frame: Frame, D: Tensor, factors: tuple[Tensor, Tensor] | None = None) -> None:
         self.frame = frame
-        self.D = D
-        self.X = frame.U.mT @ D
-        self.E = self.X @ frame.V
+        if factors is None:
+            self.X = frame.U.mT @ D
+            self.E = self.X @ frame.V
+        else:
+            left = frame.U.mT @ factors[0]
+            self.X = left @ factors[1]
+            self.E = left @ (factors[1] @ frame.V)
         self.s = frame.sigma.float()
 
     @cached_property
