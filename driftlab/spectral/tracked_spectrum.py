@@ -87,8 +87,9 @@ def shift_error(update: Update, values: Tensor, T: Tensor, rows: Tensor, crowd: 
 
     Errors e_i of single values have no common sign, so the norm is off by about sqrt(Σ e_i² Δ_i²)/‖Δ‖. Three times
     that is taken, beside the sampled Σ e_i Δ_i itself and Σ e_i²; all six times, and more by the square root of how
-    many levels share one place (``crowd``), for what close neighbours within a window add to each other. Rounding of float32 products comes on top. Couplings of second order to distant levels, which are
-    left out of the values, count as if they were errors.
+    many levels share one place (``crowd``), for what close neighbours in a window add to each other. Rounding of
+    float32 products comes on top. Couplings of second order to distant levels, which are left out of the values,
+    count as if they were errors.
     """
     shift = values - update.frame.sigma
     total = float(shift.square().sum())
