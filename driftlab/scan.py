@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from driftlab.checkpoints.names import place
-from driftlab.checkpoints.reading import prefetched, to_read
+from driftlab.checkpoints.reading import Read, prefetched, to_read
 from driftlab.checkpoints.sequence import CheckpointSequence
 from driftlab.checkpoints.tracks import Checkpoint, Member, Track
-from driftlab.devices import resolve_device
+from driftlab.crew import Crew
+from driftlab.devices import exact_math, resolve_device
 from driftlab.errors import CheckpointError, NumericalError
 from driftlab.results import ResultsDir
 from driftlab.spectral.basis import Basis, bad_values
@@ -84,10 +85,11 @@ def scan(
     done = {track.name for track in tracks if results.has_part("spectral", track.name)}
     on_unit(sum(track.nbytes for track in tracks if track.name in done), "resumed")
     todo = [track for track in tracks if track.name not in done]
-    for track, read in prefetched(todo):
-        rows = list(_measure_track(track, read, plan, where))
-        results.write_part("spectral", track.name, pa.Table.from_pylist(rows, schema=SPECTRAL))
-        on_unit(track.nbytes, track.name)
+    with exact_math(), Crew(where) as crew:
+        for track, read in prefetched(todo):
+            rows = list(_measure_track(track, read, plan, where, crew))
+            results.write_part("spectral", track.name, pa.Table.from_pylist(rows, schema=SPECTRAL))
+            on_unit(track.nbytes, track.name)
     return _finish(results, tracks, sequence)
 
 
@@ -169,25 +171,41 @@ def _notes(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def _measure_track(
-    track: Track, read: Iterator[Tensor | CheckpointError], plan: Plan, device: torch.device
+    track: Track, read: Iterator[Read], plan: Plan, device: torch.device, crew: Crew
 ) -> Iterator[dict[str, Any]]:
     comparable = bool(to_read(track))
     base: Basis | Tensor | str = _base(next(read), track, plan, device) if comparable else ""
-    for member in track.members:
-        row = _row(track, member)
-        if track.excluded:
-            yield row | {"status": "skipped", "reason": "left out by --include/--exclude"}
-        elif member.status != "ok" or member.tensor is None:
-            yield row | {"status": member.status, "reason": member.reason}
-        elif not comparable:
-            yield row | {"status": "skipped", "reason": track.left_out}
-        else:
-            started = time.perf_counter()
-            result = _compare(base, next(read), track, member, device)
-            yield row | result | {"seconds": time.perf_counter() - started}
+    jobs = (_job(base, read, track, member, comparable, device) for member in track.members)
+    return crew.run(jobs, track.base.numel if track.base else 0)
 
 
-def _base(loaded: Tensor | CheckpointError, track: Track, plan: Plan, device: torch.device) -> Basis | Tensor | str:
+def _job(
+    base: Basis | Tensor | str,
+    read: Iterator[Read],
+    track: Track,
+    member: Member,
+    comparable: bool,
+    device: torch.device,
+) -> Callable[[], dict[str, Any]]:
+    """Return what is left to do for one row, its tensor read."""
+    row = _row(track, member)
+    if track.excluded:
+        return lambda: row | {"status": "skipped", "reason": "left out by --include/--exclude"}
+    if member.status != "ok" or member.tensor is None:
+        return lambda: row | {"status": member.status, "reason": member.reason}
+    if not comparable:
+        return lambda: row | {"status": "skipped", "reason": track.left_out}
+    new = next(read)
+
+    def compare() -> dict[str, Any]:
+        started = time.perf_counter()
+        result = _compare(base, new, track, member, device)
+        return row | result | {"seconds": time.perf_counter() - started}
+
+    return compare
+
+
+def _base(loaded: Read, track: Track, plan: Plan, device: torch.device) -> Basis | Tensor | str:
     """Return the basis, the plain tensor where spectral measures do not apply, or why there is neither."""
     if isinstance(loaded, CheckpointError):
         return f"base: {loaded}"
@@ -195,7 +213,7 @@ def _base(loaded: Tensor | CheckpointError, track: Track, plan: Plan, device: to
         bad = bad_values(loaded)
         return f"base: expected finite values, found {bad}." if bad else loaded
     try:
-        return Basis(loaded.to(device), plan)
+        return Basis(loaded.to(device), plan).warm()
     except NumericalError as error:
         return str(error)
     except (MemoryError, torch.OutOfMemoryError):
@@ -203,7 +221,7 @@ def _base(loaded: Tensor | CheckpointError, track: Track, plan: Plan, device: to
 
 
 def _compare(
-    base: Basis | Tensor | str, new: Tensor | CheckpointError, track: Track, member: Member, device: torch.device
+    base: Basis | Tensor | str, new: Read, track: Track, member: Member, device: torch.device
 ) -> dict[str, Any]:
     if isinstance(base, str):
         return {"status": "failed", "reason": base}
