@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-_ENTRIES = 1 << 22  # under way at once: bounds the memory, and beyond it one product keeps all cores busy by itself
+_ENTRIES = 1 << 21  # under way at once: a job holds about ten float64 copies of its matrix, 170 MB for these
 Row = dict[str, Any]
 
 
@@ -29,7 +29,7 @@ class Crew:
         self.size = self.cores if device.type == "cpu" else 1
 
     def __enter__(self) -> "Crew":
-        self._pool = ThreadPoolExecutor(self.size, initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(self.size)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,12 +50,19 @@ class Crew:
         if hands <= 1:
             yield from (job() for job in jobs)
             return
-        torch.set_num_threads(1)
+        share = max(1, self.cores // hands)
+        torch.set_num_threads(share)
         waiting: deque[Future[Row]] = deque()
         for job in jobs:
-            waiting.append(self._pool.submit(job))
+            waiting.append(self._pool.submit(_with_threads, share, job))
             if len(waiting) >= hands:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
         torch.set_num_threads(self.cores)
+
+
+def _with_threads(count: int, job: Callable[[], Row]) -> Row:
+    """Run a job after telling its thread how many cores it has: torch keeps that count for each thread."""
+    torch.set_num_threads(count)
+    return job()

@@ -34,13 +34,26 @@ def under_way(crew, numel, count=12):
     return rows, most
 
 
-@pytest.mark.parametrize(("numel", "hands"), [(0, 3), (100, 3), (2_000_000, 2), (4_000_000, 1), (10**9, 1)])
+@pytest.mark.parametrize(("numel", "hands"), [(0, 3), (100, 3), (1_000_000, 2), (2_000_000, 1), (10**9, 1)])
 def test_rows_come_in_order_and_large_matrices_alone(cores, numel, hands):
     with Crew(torch.device("cpu")) as crew:
         rows, most = under_way(crew, numel)
         assert torch.get_num_threads() == cores
     assert rows == [{"row": i} for i in range(12)]
     assert most == hands
+
+
+@pytest.mark.parametrize(("numel", "share"), [(100, 1), (1_000_000, 2)])
+def test_hands_share_the_cores(numel, share):
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        with Crew(torch.device("cpu")) as crew:
+            rows = list(crew.run(iter([lambda: {"threads": torch.get_num_threads()}] * 8), numel))
+        assert rows == [{"threads": share}] * 8
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_another_device_is_worked_alone(cores):
@@ -55,7 +68,7 @@ def test_no_more_is_read_than_hands_can_hold(cores):
     def jobs():
         for i in range(20):
             made.append(i)
-            yield lambda: {}
+            yield dict
 
     with Crew(torch.device("cpu")) as crew:
         next(iter(crew.run(jobs(), 10)))
