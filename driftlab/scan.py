@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from driftlab.checkpoints.names import place
-from driftlab.checkpoints.reading import prefetched, to_read
+from driftlab.checkpoints.reading import Read, prefetched, to_read
 from driftlab.checkpoints.sequence import CheckpointSequence
 from driftlab.checkpoints.tracks import Checkpoint, Member, Track
 from driftlab.crew import Crew
@@ -30,7 +30,6 @@ from driftlab.tables import SPECTRAL, summarise
 
 TABLES = ("spectral", "spectral_summary")
 Progress = Callable[[int, str], None]
-_SMALL = 1 << 22  # entries; beyond it a matrix product keeps all cores busy by itself
 
 
 @dataclass(frozen=True)
@@ -172,20 +171,20 @@ def _notes(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def _measure_track(
-    track: Track, read: Iterator[Tensor | CheckpointError], plan: Plan, device: torch.device, crew: Crew
+    track: Track, read: Iterator[Read], plan: Plan, device: torch.device, crew: Crew
 ) -> Iterator[dict[str, Any]]:
-    base: Basis | Tensor | str = ""
-    if to_read(track):
-        base = _base(next(read), track, plan, device)
-    numel = track.base.numel if track.base else 0
-    return crew.run((_job(base, read, track, member, device) for member in track.members), numel)
+    comparable = bool(to_read(track))
+    base: Basis | Tensor | str = _base(next(read), track, plan, device) if comparable else ""
+    jobs = (_job(base, read, track, member, comparable, device) for member in track.members)
+    return crew.run(jobs, track.base.numel if track.base else 0)
 
 
 def _job(
     base: Basis | Tensor | str,
-    read: Iterator[Tensor | CheckpointError],
+    read: Iterator[Read],
     track: Track,
     member: Member,
+    comparable: bool,
     device: torch.device,
 ) -> Callable[[], dict[str, Any]]:
     """Return what is left to do for one row, its tensor read."""
@@ -194,7 +193,7 @@ def _job(
         return lambda: row | {"status": "skipped", "reason": "left out by --include/--exclude"}
     if member.status != "ok" or member.tensor is None:
         return lambda: row | {"status": member.status, "reason": member.reason}
-    if not to_read(track):
+    if not comparable:
         return lambda: row | {"status": "skipped", "reason": track.left_out}
     new = next(read)
 
@@ -206,7 +205,7 @@ def _job(
     return compare
 
 
-def _base(loaded: Tensor | CheckpointError, track: Track, plan: Plan, device: torch.device) -> Basis | Tensor | str:
+def _base(loaded: Read, track: Track, plan: Plan, device: torch.device) -> Basis | Tensor | str:
     """Return the basis, the plain tensor where spectral measures do not apply, or why there is neither."""
     if isinstance(loaded, CheckpointError):
         return f"base: {loaded}"
@@ -222,7 +221,7 @@ def _base(loaded: Tensor | CheckpointError, track: Track, plan: Plan, device: to
 
 
 def _compare(
-    base: Basis | Tensor | str, new: Tensor | CheckpointError, track: Track, member: Member, device: torch.device
+    base: Basis | Tensor | str, new: Read, track: Track, member: Member, device: torch.device
 ) -> dict[str, Any]:
     if isinstance(base, str):
         return {"status": "failed", "reason": base}

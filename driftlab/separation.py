@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -62,18 +63,12 @@ def compare(values: np.ndarray, nulls: np.ndarray) -> Separation:
     above, below = int((values > nulls).sum()), int((values < nulls).sum())
     known = nulls != 0
     ratio = float(np.median(values[known] / nulls[known])) if known.any() else math.nan
-    p_value = float(binomtest(above, above + below).pvalue) if above + below else math.nan
-    return Separation(above, below, ratio, p_value)
+    return Separation(above, below, ratio, _sign_test(above, above + below))
 
 
-def null_of(rows: pd.DataFrame, measure: str) -> pd.Series:
-    """Return the null of each row: the drawn one, else the level of a random update, else NaN."""
-    drawn, level = f"{measure}_null", RANDOM_LEVEL.get(measure)
-    if drawn in rows and rows[drawn].notna().any():
-        return rows[drawn]
-    if level is not None and level in rows:
-        return rows[level]
-    return pd.Series(math.nan, index=rows.index)
+@cache
+def _sign_test(above: int, differing: int) -> float:
+    return float(binomtest(above, differing).pvalue) if differing else math.nan
 
 
 def holm(p_values: list[float]) -> list[float]:

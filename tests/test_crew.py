@@ -1,4 +1,4 @@
-"""Threads side by side: order, bounds, errors, and that torch's thread count comes back."""
+"""The crew gives rows in order, bounds what is under way, and leaves torch's thread count as it was."""
 
 import threading
 
@@ -7,50 +7,78 @@ import torch
 
 from driftlab.crew import Crew
 
-SMALL, LARGE = 10, 1 << 30
-
 
 @pytest.fixture
-def two_threads():
+def cores():
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
+    torch.set_num_threads(3)
+    yield 3
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("numel", [SMALL, LARGE])
-def test_results_come_in_order(two_threads, numel):
+def under_way(crew, numel, count=12):
+    """Run jobs that wait for company and return (rows, the most that were under way at once)."""
+    lock, now, most = threading.Lock(), 0, 0
+
+    def job(i):
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        threading.Event().wait(0.02)
+        with lock:
+            now -= 1
+        return {"row": i}
+
+    rows = list(crew.run(((lambda i=i: job(i)) for i in range(count)), numel))
+    return rows, most
+
+
+@pytest.mark.parametrize(("numel", "hands"), [(0, 3), (100, 3), (1_000_000, 2), (2_000_000, 1), (10**9, 1)])
+def test_rows_come_in_order_and_large_matrices_alone(cores, numel, hands):
     with Crew(torch.device("cpu")) as crew:
-        assert list(crew.run(((lambda i=i: i * i) for i in range(7)), numel)) == [0, 1, 4, 9, 16, 25, 36]
-    assert torch.get_num_threads() == 2
+        rows, most = under_way(crew, numel)
+        assert torch.get_num_threads() == cores
+    assert rows == [{"row": i} for i in range(12)]
+    assert most == hands
 
 
-def test_small_jobs_meet_and_large_ones_do_not(two_threads):
-    meet = threading.Barrier(2, timeout=20)
-    with Crew(torch.device("cpu")) as crew:
-        assert sorted(crew.run((meet.wait for _ in range(2)), SMALL)) == [0, 1]
-        names = list(crew.run((threading.current_thread for _ in range(2)), LARGE))
-    assert names == [threading.main_thread()] * 2
+@pytest.mark.parametrize(("numel", "share"), [(100, 1), (1_000_000, 2)])
+def test_hands_share_the_cores(numel, share):
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        with Crew(torch.device("cpu")) as crew:
+            rows = list(crew.run(iter([lambda: {"threads": torch.get_num_threads()}] * 8), numel))
+        assert rows == [{"threads": share}] * 8
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
 
 
-def test_jobs_are_taken_as_they_are_needed(two_threads):
-    taken = []
+def test_another_device_is_worked_alone(cores):
+    with Crew(torch.device("meta")) as crew:
+        assert under_way(crew, 10)[1] == 1
+
+
+def test_no_more_is_read_than_hands_can_hold(cores):
+    """Jobs are made lazily: each carries a tensor."""
+    made = []
 
     def jobs():
-        for i in range(9):
-            taken.append(i)
-            yield int
+        for i in range(20):
+            made.append(i)
+            yield dict
 
     with Crew(torch.device("cpu")) as crew:
-        results = crew.run(jobs(), SMALL)
-        next(results)
-        assert len(taken) == 3
+        next(iter(crew.run(jobs(), 10)))
+        assert len(made) == 3
 
 
-def test_an_error_in_a_job_is_the_callers(two_threads):
-    def fail():
-        raise ValueError("broken")
+def test_an_error_passes_and_the_threads_come_back(cores):
+    def broken():
+        raise ZeroDivisionError
 
-    with Crew(torch.device("cpu")) as crew, pytest.raises(ValueError, match="broken"):
-        list(crew.run((fail for _ in range(2)), SMALL))
-    assert torch.get_num_threads() == 2
+    with pytest.raises(ZeroDivisionError), Crew(torch.device("cpu")) as crew:
+        list(crew.run(iter([dict, broken, dict]), 10))
+    assert torch.get_num_threads() == cores

@@ -76,7 +76,8 @@ def test_numbers_agree_with_numpy_in_float64(make, base_dtype, dtype):
         s0, s1 = np.linalg.svd(W0, compute_uv=False), np.linalg.svd(W1, compute_uv=False)
         row = table.loc["new", name]
         assert row["nss"] == pytest.approx(np.linalg.norm(s1 - s0) / np.linalg.norm(s0), rel=1e-9)
-        assert row["rel_frobenius"] == pytest.approx(np.linalg.norm(W1 - W0) / np.linalg.norm(W0), rel=1e-12)
+        promised = 1e-12 if F32 in (base_dtype, dtype) else 1e-7  # two 16-bit matrices: rows are summed in float32
+        assert row["rel_frobenius"] == pytest.approx(np.linalg.norm(W1 - W0) / np.linalg.norm(W0), rel=promised)
         assert row["nss"] <= row["rel_frobenius"]
 
 
@@ -126,7 +127,7 @@ def test_a_zero_base_has_a_row_with_a_reason(make):
 def test_a_zero_checkpoint(make):
     _, found = pair(make, lambda t: {Q: torch.zeros_like(t[Q])})
     assert found.loc[Q, "nss"] == pytest.approx(1, rel=1e-12)
-    assert found.loc[Q, "rel_frobenius"] == pytest.approx(1, rel=1e-12)
+    assert found.loc[Q, "rel_frobenius"] == pytest.approx(1, rel=1e-7)
 
 
 def test_rank_one_on_both_sides(make):
@@ -360,3 +361,41 @@ def test_columns_and_types_are_the_schemas(make):
     measure(make.root / "out", make.run("r", {"math@10": 10}, base=True))
     assert pq.read_schema(make.root / "out/spectral.parquet").remove_metadata() == SPECTRAL
     assert pq.read_schema(make.root / "out/spectral_summary.parquet").remove_metadata() == SUMMARY
+
+
+def test_tracked_values_and_nulls_resume_to_the_same_bits(make):
+    """Matrices large enough to be tracked, several checkpoints under way at once, one part lost."""
+    names = [f"model.layers.{i}.up_proj.weight" for i in range(2)]
+
+    def tensors(step):
+        draws = (torch.randn(136, 200, generator=torch.Generator().manual_seed(10 * step + i)) for i in range(2))
+        return dict(zip(names, draws, strict=True))
+
+    base = tensors(0)
+    paths = [make.folder("base", tensors={name: t.bfloat16() for name, t in base.items()})]
+    for step in (1, 2, 3):
+        moved = {name: (base[name] + 1e-3 * t).bfloat16() for name, t in tensors(step).items()}
+        paths.append(make.folder(f"checkpoint-{step}", tensors=moved))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        plan = Plan(seed=5)
+        _, whole = measure(make.root / "whole", *paths[1:], base=paths[0], plan=plan)
+        sequence = CheckpointSequence.open([str(path) for path in paths[1:]], paths[0])
+        config = describe(sequence, plan, include=None, exclude=None)
+        results = ResultsDir.create(make.root / "out", command="svd", config=config, tables=TABLES)
+        with pytest.raises(KeyboardInterrupt):
+            scan(sequence, plan, results, device="cpu", on_unit=interrupt_after(names[0]))
+        _, resumed = measure(make.root / "out", *paths[1:], base=paths[0], plan=plan, resume=True)
+    finally:
+        torch.set_num_threads(threads)
+    assert whole["nss_null"].notna().all()
+    pd.testing.assert_frame_equal(columns(resumed), columns(whole), check_exact=True)
+
+
+def interrupt_after(matrix):
+    def on_unit(nbytes, name):
+        if name == matrix:
+            raise KeyboardInterrupt
+
+    return on_unit

@@ -8,9 +8,10 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from driftlab.separation import compare, holm, in_words, null_of, verdict
+from driftlab.separation import compare, holm, in_words, verdict
 from driftlab.spectral import Basis, Plan, measure
 from driftlab.spectral.measures import MEASURES
+from driftlab.tables import SPECTRAL, summarise
 
 
 def test_sign_test_counts_and_drops_ties():
@@ -40,12 +41,25 @@ def test_verdicts(above, below, p, expected):
     assert verdict(above, below, p) == expected
 
 
-def test_support_measures_fall_back_to_the_random_level():
-    rows = pd.DataFrame({"mask_update_iou": [0.1], "mask_update_iou_null": [np.nan], "mask_update_iou_random": [0.3]})
-    assert null_of(rows, "mask_update_iou").tolist() == [0.3]
-    rows["mask_update_iou_null"] = 0.2
-    assert null_of(rows, "mask_update_iou").tolist() == [0.2]
-    assert null_of(rows, "nss").isna().all()
+def test_support_measures_are_held_to_the_level_of_a_random_update():
+    row = dict.fromkeys(SPECTRAL.names)
+    row |= {
+        "run": "a",
+        "label": "s@1",
+        "stage": "s",
+        "order": 1,
+        "matrix": "w",
+        "role": "w",
+        "status": "ok",
+        "numel": 9,
+    }
+    row |= {"mask_update_iou": 0.1, "mask_update_iou_random": 0.3, "low_mask_overlap": 0.5, "mask_fraction": 0.1}
+    summary = summarise(pd.DataFrame([row] * 8)).to_pandas().set_index(["group_by", "measure"])
+    assert summary.loc[("model", "mask_update_iou"), "null_median"] == 0.3
+    assert summary.loc[("model", "mask_update_iou"), "verdict"] == "below"
+    assert summary.loc[("model", "low_mask_overlap"), "verdict"] == "above"
+    drawn = summarise(pd.DataFrame([row | {"mask_update_iou_null": 0.1}] * 8)).to_pandas()
+    assert drawn.set_index(["group_by", "measure"]).loc[("model", "mask_update_iou"), "null_median"] == 0.1
 
 
 def test_the_last_checkpoint_of_each_run_is_put_into_words():

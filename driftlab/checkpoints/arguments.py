@@ -39,7 +39,12 @@ def find_runs(arguments: list[str]) -> list[FoundRun]:
         raise UsageError("No run was given.", "Give run folders, a glob, or checkpoints in order.")
     groups: dict[str, tuple[str, list[FoundRun]]] = {}
     for argument in arguments:
-        name, parts = _expand(argument)
+        try:
+            name, parts = _expand(argument)
+        except OSError as error:
+            raise CheckpointError(
+                f"{error.filename or argument}: cannot be listed ({error.strerror}).", "Check its permissions."
+            ) from None
         for part in parts:
             key = f"={name}" if name else "" if part.folder is None else f"#{len(groups)}"
             groups.setdefault(key, (name, []))[1].append(part)

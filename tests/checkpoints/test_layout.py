@@ -389,6 +389,19 @@ def test_arguments_that_mean_nothing(make, runs, argument, kind, words):
     assert words in str(caught.value)
 
 
+def test_a_folder_that_cannot_be_listed(make, runs, monkeypatch):
+    make.folder("out/checkpoint-5")
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.iterdir", denied)
+    with pytest.raises(
+        CheckpointError, match=r"^out: cannot be listed \(Permission denied\)\. Check its permissions\."
+    ):
+        runs("out")
+
+
 def test_no_argument():
     with pytest.raises(UsageError, match=r"No run was given\. Give run folders"):
         find_runs([])
