@@ -1,6 +1,5 @@
 r"""One bandwidth for a whole matrix: the median heuristic on a pooled sample in which every domain counts alike."""
 
-import hashlib
 import math
 from collections.abc import Mapping
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from driftlab.devices import exact_math
 from driftlab.domains.kernel_sums import squared_distances
+from driftlab.domains.seeding import generator
 from driftlab.errors import DataError
 
 SAMPLE = 1000
@@ -71,8 +71,7 @@ def median_gamma(vectors: Mapping[str, NDArray[np.floating]], *, sample: int = S
 
 
 def _draw(name: str, x: NDArray[np.floating], size: int, seed: int) -> NDArray[np.floating]:
-    digest = hashlib.sha256(repr(("bandwidth", seed, name)).encode()).digest()
-    rng = np.random.default_rng(int.from_bytes(digest[:16], "little"))
+    rng = generator("bandwidth", seed, name)
     return x[np.sort(rng.choice(len(x), size, replace=False))] if size < len(x) else x
 
 

@@ -202,7 +202,7 @@ def squared_distances(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def _form(left: torch.Tensor, kernel: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return the B quadratic forms ``left[:, t]' kernel right[:, t]``, summed in float64."""
-    return (kernel @ right).mul_(left).sum(0, dtype=torch.float64)
+    return (kernel @ right).mul_(left).double().sum(0)
 
 
 def _moved(swaps: Swaps, name: str, key: SizeClass, rows: slice, settings: Pass) -> torch.Tensor:

@@ -16,11 +16,12 @@ uniform, independent relabellings; different pairs see dependent ones, which Hol
 Rows that belong together (clusters) move together: the units that are swapped are then clusters, not rows.
 """
 
-import hashlib
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+
+from driftlab.domains.seeding import generator
 
 SizeClass = tuple[int, int]
 """The number of units (rows or clusters) of the smaller and of the larger domain of a pair."""
@@ -50,7 +51,8 @@ class Swaps:
         for name in clusters:
             for size_class in self.classes(name):
                 counts = _swap_counts(size_class, permutations, seed)
-                self._bits[name, size_class] = _moved(self._units[name], counts, _rng(seed, name, *size_class))
+                rng = generator("moved", seed, name, *size_class)
+                self._bits[name, size_class] = _moved(self._units[name], counts, rng)
 
     def size_class(self, left: str, right: str) -> SizeClass:
         """Return the key under which the swaps of two domains are stored."""
@@ -69,7 +71,9 @@ class Swaps:
 
 def _swap_counts(size_class: SizeClass, permutations: int, seed: int) -> NDArray[np.int64]:
     small, large = size_class
-    return _rng(seed, "", small, large).hypergeometric(large, small, small, size=permutations).astype(np.int64)
+    return (
+        generator("swaps", seed, small, large).hypergeometric(large, small, small, size=permutations).astype(np.int64)
+    )
 
 
 def _moved(units: int, counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -81,8 +85,3 @@ def _moved(units: int, counts: NDArray[np.int64], rng: np.random.Generator) -> N
         ranks = np.stack([rng.permutation(order) for _ in some], axis=1)
         packed[:, byte] = np.packbits(ranks < some, axis=1)[:, 0]
     return packed
-
-
-def _rng(seed: int, name: str, *numbers: int) -> np.random.Generator:
-    digest = hashlib.sha256(repr((seed, name, *numbers)).encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:16], "little"))
