@@ -3,5 +3,8 @@
 A module offers ``table(results) -> DataFrame`` and ``figure(table) -> Figure``; :data:`FIGURES` lists the modules.
 """
 
-FIGURES: dict[str, str] = {}
+FIGURES: dict[str, str] = {
+    "parameter_drift": "spectral_summary",
+    "layer_map": "spectral",
+}
 """Figure name to the stored table it needs; the module of the same name draws it."""

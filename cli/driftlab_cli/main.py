@@ -11,6 +11,9 @@ import typer
 
 from driftlab import __version__
 from driftlab.errors import DriftlabError, UsageError
+from driftlab_cli.figures import figures
+from driftlab_cli.ls import ls
+from driftlab_cli.svd import svd
 
 app = typer.Typer(
     name="driftlab",
@@ -35,6 +38,11 @@ def _driftlab(
     ] = False,
 ) -> None:
     """How far a language model moved during post-training, and what it forgot."""
+
+
+app.command()(ls)
+app.command()(svd)
+app.command()(figures)
 
 
 def main() -> None:

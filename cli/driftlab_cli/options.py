@@ -20,3 +20,17 @@ Force = Annotated[bool, typer.Option("--force", help="Start again in --out, repl
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks; errors only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Export the tables as CSV beside the Parquet files.")]
+
+Runs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        help="Run folders, globs, or checkpoints in order. NAME=PATH names a run; paths of one NAME are its stages.",
+        show_default=False,
+    ),
+]
+Base = Annotated[
+    Path | None,
+    typer.Option(help="Checkpoint the runs started from; by default the run's own base or first checkpoint."),
+]
+Every = Annotated[int, typer.Option(help="Take every n-th checkpoint, and the last.", min=1)]

@@ -1,0 +1,104 @@
+"""Weight drift along the sequence: spectral shift, largest angle, mask overlap, mask-update overlap.
+
+The form of Figure 7 (a, b) of arXiv 2607.01763: four stacked panels, one line a run. Added to it: each line's null,
+the random level of the last panel, and the numeric error of the first three.
+"""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from driftlab.errors import ResultsError
+from driftlab.results import ResultsDir
+from driftlab_analyses.style import GREY, footnote, look, new_figure
+
+PANELS = {
+    "nss": ("NSS", 1.0),
+    "max_angle_left_deg": ("Max PA (°)", 1.0),
+    "mask_overlap": ("PM overlap (%)", 100.0),
+    "mask_update_iou": ("PM update (%)", 100.0),
+}
+_COLUMNS = ["run", "label", "stage", "step", "order", "measure", "n", "mean", "median", "q25", "q75", "error"]
+_NULLS = ["null_median", "null_q25", "null_q75"]
+_ALL_TICKS = 8
+
+
+def table(results: ResultsDir) -> pd.DataFrame:
+    """Return the model-wide summary of the four measures, one row a checkpoint and measure.
+
+    The null of ``mask_update_iou`` is its random level, unless a permutation null was drawn.
+    """
+    summary = results.table("spectral_summary")
+    model = summary[(summary["group_by"] == "model") & (summary["order"] > 0)]
+    chosen = model[model["measure"].isin(PANELS)][_COLUMNS + _NULLS].copy()
+    if chosen.empty:
+        raise ResultsError(f"{results.path}: no matrix was measured, parameter_drift has nothing to draw.")
+    return _with_random_level(chosen, model).reset_index(drop=True)
+
+
+def _with_random_level(chosen: pd.DataFrame, model: pd.DataFrame) -> pd.DataFrame:
+    """Fill the null of ``mask_update_iou``, which sign flips leave as it is, with its random level."""
+    random = model[model["measure"] == "mask_update_iou_random"]
+    random = random[["run", "order", "median", "q25", "q75"]].set_axis(["run", "order", *_NULLS], axis=1)
+    level = chosen[["run", "order"]].merge(random, how="left", on=["run", "order"]).set_index(chosen.index)
+    lacking = (chosen["measure"] == "mask_update_iou") & chosen["null_median"].isna()
+    chosen.loc[lacking, _NULLS] = level.loc[lacking, _NULLS]
+    return chosen
+
+
+def figure(table: pd.DataFrame) -> Figure:
+    """Draw the four panels: median over matrices, band between the quartiles, dotted the null."""
+    panels = [name for name in PANELS if name in set(table["measure"])]
+    fig = new_figure(5.6, 1.25 * len(panels) + 1.0)
+    axes = fig.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    runs = list(dict.fromkeys(table["run"]))
+    for ax, name in zip(axes, panels, strict=True):
+        _panel(ax, table[table["measure"] == name], runs, *PANELS[name])
+    _ticks(axes[-1], table)
+    handles, labels = axes[0].get_legend_handles_labels()
+    fig.legend(handles, labels, loc="outside upper center", ncols=min(4, len(runs)))
+    null = "; dotted: null (what an update of this size shows anyway)" if table["null_median"].notna().any() else ""
+    counts = sorted(set(table["n"]))
+    matrices = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    footnote(fig, f"Line: median over {matrices} matrices; band: quartiles{null}.")
+    return fig
+
+
+def _panel(ax: Axes, rows: pd.DataFrame, runs: list[str], label: str, scale: float) -> None:
+    for run in runs:
+        line = rows[rows["run"] == run].sort_values("order")
+        style = look(runs.index(run))
+        x = line["order"].to_numpy()
+        ax.fill_between(x, scale * line["q25"], scale * line["q75"], color=style["color"], alpha=0.18, linewidth=0)
+        if line["null_median"].notna().any():
+            low, high = scale * line["null_q25"], scale * line["null_q75"]
+            ax.fill_between(x, low, high, color=style["color"], alpha=0.09, linewidth=0)
+            ax.plot(x, scale * line["null_median"], ":", color=style["color"], linewidth=1.4)
+        ax.plot(x, scale * line["median"], **style, markersize=5, linewidth=1.6, label=run)
+    ax.set_ylabel(label)
+    ax.yaxis.tick_right()
+    ax.yaxis.set_major_locator(MaxNLocator(4))
+    if label == "NSS":
+        ax.yaxis.set_major_formatter(FuncFormatter(_scientific))
+    error = scale * rows["error"].max()
+    if np.isfinite(error) and error > 0:
+        text = f"numeric error $\\leq$ {_scientific(error)}"
+        ax.annotate(text, (0.01, 0.94), xycoords="axes fraction", fontsize=6, color=GREY, va="top")
+
+
+def _ticks(ax: Axes, table: pd.DataFrame) -> None:
+    """Mark every checkpoint; name all of a few, else the last of each stage."""
+    labels = table.groupby("order")["label"].agg(lambda found: " | ".join(dict.fromkeys(found)))
+    stages = table.groupby("order")["stage"].first()
+    last = stages.ne(stages.shift(-1)).to_numpy()
+    shown = [text if len(labels) <= _ALL_TICKS or end else "" for text, end in zip(labels, last, strict=True)]
+    ax.set_xticks(list(labels.index), shown, rotation=20, ha="right", rotation_mode="anchor")
+
+
+def _scientific(value: float, position: object = None) -> str:
+    if value == 0:
+        return "0"
+    exponent = int(np.floor(np.log10(abs(value))))
+    return f"{value / 10.0**exponent:.1f}e{exponent}"

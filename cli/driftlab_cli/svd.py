@@ -1,0 +1,126 @@
+"""``driftlab svd``: weight drift of every matrix along a sequence of checkpoints."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from driftlab_cli.options import Base, Csv, Device, Every, Exclude, Force, Include, Json, Out, Quiet, Resume, Runs, Seed
+from driftlab_cli.output import Output
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from driftlab.spectral import Plan
+
+
+def _list_measures(show: bool) -> None:
+    if show:
+        import pandas as pd
+
+        from driftlab.spectral import MEASURES
+
+        rows = [(m.name, m.unit, f"[{m.low}, {m.high}]", m.no_drift, m.source, m.summary) for m in MEASURES.values()]
+        Output().result(pd.DataFrame(rows, columns=["measure", "unit", "range", "no drift", "source", "what it says"]))
+        raise typer.Exit
+
+
+def svd(
+    runs: Runs,
+    out: Out,
+    base: Base = None,
+    measure: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these measures.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Settings of a publication: 2607.01763 or 2606.07082.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="k of the angles; default min(128, d/4).", show_default=False)
+    ] = None,
+    mask_rank: Annotated[
+        int | None, typer.Option(help="r of the principal masks; default 64.", show_default=False)
+    ] = None,
+    mask_fraction: Annotated[
+        float | None, typer.Option(help="Share of entries in a mask; default 0.1.", show_default=False)
+    ] = None,
+    method: Annotated[str, typer.Option(help="auto or exact.")] = "auto",
+    tolerance: Annotated[float, typer.Option(help="Largest relative error estimate of a tracked value.")] = 1e-3,
+    null: Annotated[str, typer.Option(help="sign, permute or none.")] = "sign",
+    null_draws: Annotated[int, typer.Option(help="Draws a null value is averaged over.")] = 1,
+    every: Every = 1,
+    include: Include = None,
+    exclude: Exclude = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    resume: Resume = False,
+    force: Force = False,
+    csv: Csv = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    list_measures: Annotated[
+        bool,
+        typer.Option("--list-measures", callback=_list_measures, is_eager=True, help="Show all measures and stop."),
+    ] = False,
+) -> None:
+    """Measure weight drift: spectra, angles, masks, sparsity, each with its error and its null.
+
+    Examples:  driftlab svd runs/grpo runs/sdpo -o out   |   driftlab svd 'out/checkpoint-*' --base Qwen3-4B -o drift
+    """
+    from driftlab.checkpoints import CheckpointSequence
+    from driftlab.results import ResultsDir
+    from driftlab.scan import TABLES, describe, scan
+
+    say = Output(as_json=as_json, quiet=quiet)
+    plan = _plan(preset, rank, mask_rank, mask_fraction, measure, method, tolerance, null, null_draws, seed)
+    sequence = CheckpointSequence.open(runs, base, every)
+    tracks = sequence.tracks(include, exclude)
+    config = describe(sequence, plan, include=include, exclude=exclude, every=every)
+    results = ResultsDir.create(
+        out, command="svd", config=config, argv=sys.argv[1:], tables=TABLES, resume=resume, force=force
+    )
+    for problem in [c.error for _, c in sequence.checkpoints if c.error]:
+        say.warn(problem)
+    with say.progress(sum(track.nbytes for track in tracks), "svd", in_bytes=True) as advance:
+        outcome = scan(sequence, plan, results, include=include, exclude=exclude, device=device, on_unit=advance)
+    results.finish(rows={"ok": outcome.ok, "skipped": outcome.skipped, "failed": outcome.failed}, notes=outcome.notes)
+    for note in [*sequence.notes, *outcome.notes]:
+        say.warn(note)
+    if csv:
+        for table in TABLES:
+            results.write_csv(table)
+    say.result(_report(results.table("spectral_summary")), extra={"out": str(out), "notes": outcome.notes})
+    say.note(f"{outcome.ok} rows ok, {outcome.skipped} skipped, {outcome.failed} failed; tables in {out}")
+    if outcome.failed:
+        raise typer.Exit(3)
+
+
+def _plan(
+    preset: str | None,
+    rank: int | None,
+    mask_rank: int | None,
+    mask_fraction: float | None,
+    measures: list[str] | None,
+    method: str,
+    tolerance: float,
+    null: str,
+    null_draws: int,
+    seed: int,
+) -> "Plan":
+    from driftlab.errors import UsageError
+    from driftlab.spectral import PRESETS, Plan
+
+    if preset is not None and preset not in PRESETS:
+        raise UsageError(f"Preset {preset!r} is unknown: expected one of {', '.join(PRESETS)}.")
+    flags = {"angle_rank": rank, "mask_rank": mask_rank, "mask_fraction": mask_fraction}
+    given = {name: value for name, value in flags.items() if value is not None}
+    chosen = {"measures": tuple(measures)} if measures else {}
+    settings = {**(PRESETS[preset] if preset else {}), **given, **chosen}
+    return Plan(**settings, method=method, tolerance=tolerance, null=null, null_draws=null_draws, seed=seed)  # type: ignore[arg-type]
+
+
+def _report(summary: "pd.DataFrame") -> "pd.DataFrame":
+    """Return one line a checkpoint: the means of the headline measures."""
+    shown = ["nss", "max_angle_left_deg", "mask_overlap", "mask_update_iou", "update_density", "rel_frobenius"]
+    model = summary[summary["group_by"] == "model"]
+    keys = ["run", "label", "order"]
+    table = model.pivot_table(index=keys, columns="measure", values="mean", sort=False)
+    table.insert(0, "matrices", model[model["measure"] == "rel_frobenius"].set_index(keys)["n"])
+    columns = ["matrices", *(name for name in shown if name in table)]
+    return table[columns].reset_index().drop(columns="order")

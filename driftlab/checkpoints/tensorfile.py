@@ -1,0 +1,225 @@
+"""One ``.safetensors`` file: its header, checked against the bytes on disk, and its tensors, read one by one.
+
+The format is eight bytes of length, a JSON header and raw little-endian data. Headers are checked here before any
+weight is read, and tensors are read by offset instead of through a memory map: that bounds memory to the tensor
+asked for and does not stall on network disks (huggingface/safetensors issue 562).
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from driftlab.errors import CheckpointError
+
+DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
+WEIGHT_DTYPES = ("F64", "F32", "F16", "BF16")
+"""Stored types whose values are weights as they stand, without a scale."""
+
+_BITS = {
+    **{name: 8 * dtype.itemsize for name, dtype in DTYPES.items()},
+    "U64": 64,
+    "U32": 32,
+    "U16": 16,
+    "C64": 64,
+    "F8_E8M0": 8,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F4": 4,
+}
+_MAX_HEADER = 100_000_000  # the limit of the format's reference implementation
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where one tensor lies.
+
+    Attributes
+    ----------
+    name : str
+        Its name as stored.
+    dtype : str
+        The format's name of its type: ``BF16``, ``F32``, ...
+    shape : tuple of int
+        Its shape as stored.
+    file : Path
+        The file it lies in.
+    start, stop : int
+        Its bytes in that file.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+    start: int
+    stop: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size on disk in bytes."""
+        return self.stop - self.start
+
+    @property
+    def numel(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+    def read(self) -> torch.Tensor:
+        """Read the tensor, in its stored type, on the CPU.
+
+        Raises
+        ------
+        CheckpointError
+            If torch has no such type, or the file has changed since its header was read.
+        """
+        if self.dtype not in DTYPES:
+            raise CheckpointError(f"{self.file}: tensor {self.name} has type {self.dtype}, which torch cannot hold.")
+        buffer = bytearray(self.nbytes)
+        try:
+            with self.file.open("rb", buffering=0) as handle:
+                handle.seek(self.start)
+                got = _read_into(handle, memoryview(buffer))
+        except OSError as error:
+            raise CheckpointError(f"{self.file}: cannot be read ({error.strerror}).") from None
+        if got != self.nbytes:
+            raise CheckpointError(
+                f"{self.file}: tensor {self.name} needs {self.nbytes} bytes, found {got}; the file was cut "
+                "after it was opened.",
+                "Wait until the checkpoint is complete.",
+            )
+        if not buffer:
+            return torch.empty(self.shape, dtype=DTYPES[self.dtype])
+        return torch.frombuffer(buffer, dtype=DTYPES[self.dtype]).reshape(self.shape)
+
+
+def _read_into(handle: Any, view: memoryview) -> int:
+    done = 0
+    while done < len(view):
+        got = handle.readinto(view[done : done + (1 << 28)])
+        if not got:
+            break
+        done += got
+    return done
+
+
+def read_header(file: Path) -> tuple[dict[str, TensorInfo], str]:
+    """Read and check the header of a ``.safetensors`` file without touching its weights.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+
+    Returns
+    -------
+    tensors : dict of str to TensorInfo
+        Every tensor, in file order.
+    digest : str
+        SHA-256 of the header bytes, hexadecimal: it identifies names, types, shapes and layout, not values.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, truncated, overlong, or its header does not describe its bytes.
+    """
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as handle:
+            head = handle.read(8)
+            length = int.from_bytes(head, "little")
+            _check_length(file, size, len(head), length)
+            raw = handle.read(length)
+    except FileNotFoundError:
+        raise _missing(file) from None
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from None
+    tensors = _parse(file, raw, 8 + length, size)
+    return tensors, hashlib.sha256(raw).hexdigest()
+
+
+def _missing(file: Path) -> CheckpointError:
+    if file.is_symlink():
+        return CheckpointError(
+            f"{file}: expected a file, found a link to {file.readlink()}, which does not exist.",
+            "Download the model again or repair the link.",
+        )
+    return CheckpointError(f"{file}: expected a file, found nothing.", "Check the path.")
+
+
+def _check_length(file: Path, size: int, head: int, length: int) -> None:
+    if size == 0:
+        raise CheckpointError(f"{file}: expected a safetensors file, found 0 bytes.", "Copy or save it again.")
+    if head < 8 or length > _MAX_HEADER or length < 2:
+        raise CheckpointError(
+            f"{file}: expected a safetensors file, but its first 8 bytes are no header length.",
+            "It may be another format with the wrong suffix, or damaged.",
+        )
+    if 8 + length > size:
+        raise CheckpointError(
+            f"{file}: expected at least {8 + length} bytes for its header, found {size}; the file is truncated.",
+            "Copy or save it again.",
+        )
+
+
+def _parse(file: Path, raw: bytes, data_start: int, size: int) -> dict[str, TensorInfo]:
+    try:
+        header = json.loads(raw, parse_constant=_no_constant)
+        if not isinstance(header, dict):
+            raise TypeError
+        header.pop("__metadata__", None)
+        tensors = {name: _tensor(file, name, entry, data_start) for name, entry in header.items()}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise CheckpointError(f"{file}: its header is not valid safetensors JSON; the file is damaged.") from None
+    end = data_start
+    for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.stop)):
+        if tensor.start != end:
+            raise CheckpointError(
+                f"{file}: tensor {tensor.name} should start at byte {end}, its header says {tensor.start}; the file is "
+                "damaged."
+            )
+        end = tensor.stop
+    if end != size:
+        what = "truncated" if size < end else "overlong"
+        raise CheckpointError(
+            f"{file}: expected {end} bytes by its header, found {size}; the file is {what}.", "Copy or save it again."
+        )
+    return tensors
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(text)
+
+
+def _tensor(file: Path, name: str, entry: dict[str, Any], data_start: int) -> TensorInfo:
+    dtype, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    numbers = [*shape, start, stop]
+    if not all(type(n) is int and n >= 0 for n in numbers) or stop < start:
+        raise ValueError(name)
+    if not isinstance(dtype, str) or dtype not in _BITS:
+        raise CheckpointError(
+            f"{file}: tensor {name} has the unknown type {dtype!r}.", "Save it as bf16, fp16 or fp32."
+        )
+    if math.prod(shape) * _BITS[dtype] != 8 * (stop - start):
+        raise CheckpointError(
+            f"{file}: tensor {name} of shape {list(shape)} and type {dtype} needs "
+            f"{math.prod(shape) * _BITS[dtype] // 8} bytes, its header gives it {stop - start}; the file is damaged."
+        )
+    return TensorInfo(name, dtype, tuple(shape), file, data_start + start, data_start + stop)

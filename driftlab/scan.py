@@ -1,0 +1,271 @@
+"""The one loop: every tensor of the base through every checkpoint of every run.
+
+Name-major: for each tensor the base is read and decomposed once, all checkpoints are walked, everything is released.
+In memory are one basis, one checkpoint tensor and the next one being read, whatever the model's size.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from driftlab.checkpoints.names import place
+from driftlab.checkpoints.sequence import CheckpointSequence, Member, Track
+from driftlab.checkpoints.tensorfile import WEIGHT_DTYPES, TensorInfo
+from driftlab.devices import resolve_device
+from driftlab.errors import CheckpointError, NumericalError
+from driftlab.results import ResultsDir
+from driftlab.spectral.basis import Basis
+from driftlab.spectral.drift import Drift, measure
+from driftlab.spectral.masks import changed_mask
+from driftlab.spectral.measures import MEASURES, Plan
+from driftlab.tables import SPECTRAL, summarise
+
+TABLES = ("spectral", "spectral_summary")
+Progress = Callable[[int, str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a scan did: how many rows ended in which status, and what a reader must know."""
+
+    ok: int
+    skipped: int
+    failed: int
+    notes: tuple[str, ...]
+
+
+def scan(
+    sequence: CheckpointSequence,
+    plan: Plan,
+    results: ResultsDir,
+    *,
+    include: list[str] | None = None,
+    exclude: list[str] | None = None,
+    device: str = "auto",
+    on_unit: Progress = lambda nbytes, name: None,
+) -> Outcome:
+    """Measure a sequence and fill the tables ``spectral`` and ``spectral_summary``.
+
+    Parameters
+    ----------
+    sequence : CheckpointSequence
+        What to measure.
+    plan : Plan
+        Which measures, with which ranks.
+    results : ResultsDir
+        Where to write; tensors whose part is there already are not measured again.
+    include, exclude : list of str, optional
+        Regular expressions on tensor names.
+    device : str, default "auto"
+        Where to compute.
+    on_unit : callable, optional
+        Called with (bytes read, tensor name) after each tensor.
+
+    Raises
+    ------
+    UsageError
+        If the device or an expression is wrong.
+    """
+    where = resolve_device(device)
+    tracks = sequence.tracks(include, exclude)
+    if all(results.has(table) for table in TABLES):  # a finished run, resumed: nothing is left to do
+        return _outcome(results.table("spectral"))
+    done = {track.name for track in tracks if results.has_part("spectral", track.name)}
+    on_unit(sum(track.nbytes for track in tracks if track.name in done), "resumed")
+    todo = [track for track in tracks if track.name not in done]
+    for track, read in _prefetched(todo):
+        rows = list(_measure_track(track, read, plan, where))
+        results.write_part("spectral", track.name, pa.Table.from_pylist(rows, schema=SPECTRAL))
+        on_unit(track.nbytes, track.name)
+    return _finish(results, tracks, sequence)
+
+
+def describe(sequence: CheckpointSequence, plan: Plan, **options: Any) -> dict[str, Any]:
+    """Return every setting and input that a scan's numbers depend on, for the manifest."""
+    base = sequence.base
+    checkpoints = [
+        {"run": run, "label": c.label, "path": str(c.path.resolve()), "header": c.digest, "error": c.error}
+        for run, c in sequence.checkpoints
+    ]
+    inputs = {"base": {"path": str(base.path.resolve()), "header": base.digest}, "checkpoints": checkpoints}
+    return {**asdict(plan), **options, **inputs}
+
+
+def _finish(results: ResultsDir, tracks: list[Track], sequence: CheckpointSequence) -> Outcome:
+    table = results.merge_parts("spectral", [track.name for track in tracks], SPECTRAL)
+    runs = {run.name: i for i, run in enumerate(sequence.runs)}
+    position = {track.name: i for i, track in enumerate(tracks)}
+    frame = table.to_pandas()
+    frame["_run"], frame["_matrix"] = frame["run"].map(runs), frame["matrix"].map(position)
+    frame = frame.sort_values(["_run", "order", "_matrix"], kind="stable").drop(columns=["_run", "_matrix"])
+    results.write_table("spectral", pa.Table.from_pandas(frame, schema=SPECTRAL, preserve_index=False))
+    results.write_table("spectral_summary", summarise(frame))
+    results.drop_parts("spectral")
+    return _outcome(frame)
+
+
+def _outcome(frame: pd.DataFrame) -> Outcome:
+    counts = frame["status"].value_counts()
+    return Outcome(
+        int(counts.get("ok", 0)), int(counts.get("skipped", 0)), int(counts.get("failed", 0)), tuple(_notes(frame))
+    )
+
+
+def _notes(frame: pd.DataFrame) -> Iterator[str]:
+    """Say what a reader of the table would otherwise overlook."""
+    ok = frame[frame["status"] == "ok"]
+    for (run, label), rows in ok.groupby(["run", "label"], sort=False):
+        same = (rows["method"] == "identical").all()
+        if same and label != "base":
+            yield f"{run} {label} equals the base in every compared matrix: is it the trained model?"
+        if not same and label == "base":
+            yield f"the base of run {run} is not the base of this sequence: its row 'base' shows the difference"
+    mixed = ok.loc[ok["dtype"] != ok["base_dtype"], ["base_dtype", "dtype"]].drop_duplicates()
+    for before, after in mixed.itertuples(index=False):
+        yield f"base stored as {before}, checkpoints as {after}: part of the drift is that rounding"
+    if ok["base_dtype"].eq("F32").any() and ok["dtype"].eq("F32").any():
+        yield "float32 files: update_density is what would change after rounding to bf16, not what was stored"
+
+
+# -- one tensor through all checkpoints --------------------------------------------------------------------------
+
+
+def _prefetched(tracks: list[Track]) -> Iterator[tuple[Track, Iterator[Tensor | CheckpointError]]]:
+    """Yield each track with an iterator over its tensors, base first; one tensor ahead is read in the background."""
+    order = [info for track in tracks for info in _to_read(track)]
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        stream = _read_ahead(pool, order)
+        for track in tracks:
+            count = len(_to_read(track))
+            yield track, (next(stream) for _ in range(count))
+
+
+def _read_ahead(pool: ThreadPoolExecutor, order: Iterable[TensorInfo]) -> Iterator[Tensor | CheckpointError]:
+    pending = None
+    for info in order:
+        following = pool.submit(_read, info)
+        if pending is not None:
+            yield pending.result()
+        pending = following
+    if pending is not None:
+        yield pending.result()
+
+
+def _read(info: TensorInfo) -> Tensor | CheckpointError:
+    try:
+        return info.read()
+    except CheckpointError as error:
+        return error
+
+
+def _to_read(track: Track) -> list[TensorInfo]:
+    """Return the tensors of a track that are compared: the base first, then every readable member."""
+    if track.base is None or track.excluded or track.base.dtype not in WEIGHT_DTYPES or not track.base.numel:
+        return []
+    members = [m.tensor for m in track.members if m.status == "ok" and m.tensor is not None]
+    return [track.base, *members] if members else []
+
+
+def _measure_track(
+    track: Track, read: Iterator[Tensor | CheckpointError], plan: Plan, device: torch.device
+) -> Iterator[dict[str, Any]]:
+    base: Basis | Tensor | str = ""
+    if _to_read(track):
+        base = _base(next(read), track, plan, device)
+    for member in track.members:
+        row = _row(track, member)
+        if track.excluded:
+            yield row | {"status": "skipped", "reason": "left out by --include/--exclude"}
+        elif member.status != "ok" or member.tensor is None:
+            yield row | {"status": member.status, "reason": member.reason}
+        elif not _to_read(track):
+            yield row | {"status": "skipped", "reason": track.left_out}
+        else:
+            started = time.perf_counter()
+            result = _compare(base, next(read), track, member, device)
+            yield row | result | {"seconds": time.perf_counter() - started}
+
+
+def _base(loaded: Tensor | CheckpointError, track: Track, plan: Plan, device: torch.device) -> Basis | Tensor | str:
+    """Return the basis, the plain tensor where spectral measures do not apply, or why there is neither."""
+    if isinstance(loaded, CheckpointError):
+        return f"base: {loaded}"
+    if track.left_out:
+        return loaded
+    try:
+        return Basis(loaded.to(device), plan)
+    except NumericalError as error:
+        return str(error)
+
+
+def _compare(
+    base: Basis | Tensor | str, new: Tensor | CheckpointError, track: Track, member: Member, device: torch.device
+) -> dict[str, Any]:
+    if isinstance(base, str):
+        return {"status": "failed", "reason": base}
+    if isinstance(new, CheckpointError):
+        return {"status": "failed", "reason": str(new)}
+    if isinstance(base, Tensor):
+        return {"status": "skipped", "reason": track.left_out} | _density(base, new)
+    try:
+        key = f"{track.name}\0{member.run}\0{member.checkpoint.label}"
+        return _columns(measure(base, new.to(device), key), base.plan)
+    except NumericalError as error:
+        return {"status": "failed", "reason": str(error)}
+
+
+def _density(base: Tensor, new: Tensor) -> dict[str, float]:
+    """Update density of a tensor that the spectral measures leave out, in slices that bound the memory."""
+    left, right = base.flatten(), new.flatten()
+    step = 1 << 24
+    changed = sum(
+        int(torch.count_nonzero(changed_mask(left[i : i + step], right[i : i + step])))
+        for i in range(0, left.numel(), step)
+    )
+    density = changed / left.numel()
+    return {"update_density": density, "update_sparsity": 1.0 - density}
+
+
+def _columns(drift: Drift, plan: Plan) -> dict[str, Any]:
+    return {
+        "status": "ok",
+        "reason": drift.reason,
+        **drift.values,
+        **{f"{name}_error": value for name, value in drift.errors.items() if name in MEASURES},
+        **{f"{name}_null": value for name, value in drift.nulls.items()},
+        "angle_rank": drift.angle_rank,
+        "mask_rank": drift.mask_rank,
+        "mask_fraction": plan.mask_fraction,
+        "method": drift.method,
+    }
+
+
+def _row(track: Track, member: Member) -> dict[str, Any]:
+    info = member.tensor or track.base
+    assert info is not None
+    where = place(track.name)
+    shape = [*info.shape, None, None]
+    checkpoint = member.checkpoint
+    return {
+        "run": member.run,
+        "label": checkpoint.label,
+        "stage": checkpoint.stage,
+        "step": checkpoint.step,
+        "order": checkpoint.order,
+        "matrix": track.name,
+        "layer": where.layer,
+        "role": where.role,
+        "expert": where.expert,
+        "rows": shape[0],
+        "cols": shape[1] if len(info.shape) == 2 else None,
+        "numel": info.numel,
+        "base_dtype": track.base.dtype if track.base else None,
+        "dtype": member.tensor.dtype if member.tensor else None,
+    }

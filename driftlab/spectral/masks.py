@@ -1,0 +1,219 @@
+"""Masks over the entries of a matrix: the principal ones, the small ones, the changed ones, and their overlaps."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from driftlab.errors import ShapeError
+from driftlab.spectral.spectrum import ratio
+
+
+def mask_size(fraction: float, numel: int) -> int:
+    """Return the number of entries in a mask, ``fraction * numel`` rounded half up.
+
+    Examples
+    --------
+    >>> mask_size(0.1, 25)
+    3
+    """
+    return math.floor(fraction * numel + 0.5)
+
+
+def largest_mask(values: Tensor, count: int) -> Tensor:
+    """Mark exactly ``count`` entries of largest magnitude; among equals the smaller flat index wins.
+
+    Parameters
+    ----------
+    values : Tensor of any shape
+        Finite entries.
+    count : int
+        0 … number of entries.
+
+    Returns
+    -------
+    Tensor of bool, shape of ``values``
+        With exactly ``count`` true entries.
+
+    Raises
+    ------
+    ShapeError
+        If ``count`` is out of range.
+
+    Examples
+    --------
+    >>> largest_mask(torch.tensor([[1.0, -3.0], [3.0, -3.0]]), 2)
+    tensor([[False,  True],
+            [ True, False]])
+    """
+    return _extreme_mask(values.abs(), count, largest=True)
+
+
+def smallest_mask(values: Tensor, count: int) -> Tensor:
+    """Mark exactly ``count`` entries of smallest magnitude; among equals the smaller flat index wins.
+
+    The counterpart of :func:`largest_mask`, with the same arguments and errors.
+
+    Examples
+    --------
+    >>> smallest_mask(torch.tensor([0.0, 2.0, -1.0, 0.0]), 1)
+    tensor([ True, False, False, False])
+    """
+    return _extreme_mask(values.abs(), count, largest=False)
+
+
+def _extreme_mask(magnitude: Tensor, count: int, *, largest: bool) -> Tensor:
+    numel = magnitude.numel()
+    if not 0 <= count <= numel:
+        raise ShapeError(f"count: expected 0 to {numel}, found {count}.")
+    if count in (0, numel):
+        return torch.full_like(magnitude, count == numel, dtype=torch.bool)
+    threshold = _kth_smallest(magnitude.flatten(), numel - count if largest else count - 1)
+    mask = magnitude > threshold if largest else magnitude < threshold
+    missing = count - int(torch.count_nonzero(mask))
+    ties = torch.nonzero(magnitude.flatten() == threshold).flatten()
+    mask.view(-1)[ties[:missing]] = True
+    return mask
+
+
+def _kth_smallest(values: Tensor, index: int) -> Tensor:
+    """Return the value of rank ``index`` (0 is the smallest)."""
+    if values.device.type == "cpu":  # NumPy's introselect is an order of magnitude faster than torch.kthvalue
+        return torch.tensor(np.partition(values.numpy(), index)[index])
+    return torch.kthvalue(values, index + 1).values
+
+
+def iou(left: Tensor, right: Tensor) -> float:
+    """Intersection over union of two masks.
+
+    Parameters
+    ----------
+    left, right : Tensor of bool, one shape
+
+    Returns
+    -------
+    float
+        Dimensionless, in [0, 1]; 1 for equal masks. NaN where both are empty.
+
+    Raises
+    ------
+    ShapeError
+        If shapes or types differ.
+
+    References
+    ----------
+    "Denser ≠ Better", arXiv 2607.01763, appendices A.12 and A.14.
+
+    Examples
+    --------
+    >>> iou(torch.tensor([True, True, False]), torch.tensor([True, False, True]))
+    0.3333333333333333
+    """
+    _check_masks(left, right)
+    both = count_both(left, right)
+    return ratio(both, int(left.sum()) + int(right.sum()) - both)
+
+
+def share_inside(changed: Tensor, mask: Tensor) -> float:
+    """Share of the changed entries that lie inside a mask, ``|mask ∩ changed| / |changed|``.
+
+    Parameters
+    ----------
+    changed, mask : Tensor of bool, one shape
+
+    Returns
+    -------
+    float
+        Dimensionless, in [0, 1]; a random update gives the mask's fraction. NaN where nothing changed.
+
+    Raises
+    ------
+    ShapeError
+        If shapes or types differ.
+
+    References
+    ----------
+    "The Path Not Taken", arXiv 2511.08567.
+
+    Examples
+    --------
+    >>> share_inside(torch.tensor([True, True]), torch.tensor([True, False]))
+    0.5
+    """
+    _check_masks(changed, mask)
+    return ratio(count_both(changed, mask), int(changed.sum()))
+
+
+def count_both(left: Tensor, right: Tensor) -> int:
+    """Count the entries true in both masks."""
+    return int(torch.count_nonzero(left & right))
+
+
+def changed_mask(base: Tensor, new: Tensor) -> Tensor:
+    """Mark the entries that an update changed, at the resolution of bfloat16.
+
+    Both values are rounded to bfloat16 and compared with a relative tolerance of 1e-3, which for bfloat16 is the
+    same as "not equal", its spacing being at least 2⁻⁸ relative. Two float16 matrices are compared as stored
+    instead: their spacing lies below that tolerance.
+
+    Parameters
+    ----------
+    base, new : Tensor of one shape, in their stored types
+        For float32 files the mask says what would change after rounding to bfloat16, and means less.
+
+    Returns
+    -------
+    Tensor of bool
+
+    Raises
+    ------
+    ShapeError
+        If shapes differ.
+
+    References
+    ----------
+    "The Path Not Taken", arXiv 2511.08567, definition 2.1.
+
+    Examples
+    --------
+    >>> base = torch.ones(4)
+    >>> changed_mask(base, base + torch.tensor([2**-9, 2**-8, 2**-8 + 2**-12, 2**-7]))
+    tensor([False, False,  True,  True])
+    """
+    if base.shape != new.shape:
+        raise ShapeError(f"Matrices: expected one shape, found {tuple(base.shape)} and {tuple(new.shape)}.")
+    if base.dtype == new.dtype == torch.float16:
+        return base != new
+    return base.bfloat16() != new.bfloat16()
+
+
+def random_iou(fraction: float, density: float) -> float:
+    r"""Return the IoU expected of a mask and a random update of this density, :math:`fu/(f+u-fu)`.
+
+    Parameters
+    ----------
+    fraction : float
+        f, the mask's share of the entries, in [0, 1].
+    density : float
+        u, the update's share of the entries, in [0, 1].
+
+    Returns
+    -------
+    float
+        Dimensionless, in [0, 1]; f where everything changed, 0 where nothing did.
+
+    Examples
+    --------
+    >>> random_iou(0.1, 1.0)
+    0.1
+    """
+    return ratio(fraction * density, fraction + density - fraction * density)
+
+
+def _check_masks(left: Tensor, right: Tensor) -> None:
+    if left.dtype != torch.bool or right.dtype != torch.bool or left.shape != right.shape:
+        raise ShapeError(
+            f"Masks: expected two bool tensors of one shape, found {left.dtype} {tuple(left.shape)} and {right.dtype} "
+            f"{tuple(right.shape)}."
+        )
