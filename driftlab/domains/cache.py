@@ -42,7 +42,7 @@ def encode_cached(
     encoded = encoder.encode(texts, advance)
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.stem}.{os.getpid()}.npz")
-    np.savez(temporary, vectors=encoded.vectors, truncated=encoded.truncated, same_window=encoded.same_window)
+    np.savez(temporary, vectors=encoded.vectors, truncated=encoded.truncated, seen=encoded.seen)
     temporary.replace(file)
     return encoded
 
@@ -58,7 +58,7 @@ def _digest(key: str, texts: Sequence[str]) -> str:
 def _read(file: Path, rows: int) -> Encoded | None:
     try:
         with np.load(file, allow_pickle=False) as stored:
-            encoded = Encoded(stored["vectors"], stored["truncated"], stored["same_window"])
+            encoded = Encoded(stored["vectors"], stored["truncated"], stored["seen"])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     return encoded if len(encoded.vectors) == rows else None

@@ -7,8 +7,8 @@ many words that it may be downloaded.
 import hashlib
 import re
 import warnings
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -38,13 +38,13 @@ class Encoded:
         Unit rows.
     truncated : bool array of shape (n,)
         Texts longer than the window of the encoder.
-    same_window : bool array of shape (n,)
-        Truncated texts whose visible part equals that of another, different text: the encoder cannot tell them apart.
+    seen : int array of shape (n,)
+        Equal numbers mark texts whose visible parts are the same: the encoder cannot tell them apart.
     """
 
     vectors: NDArray[np.float32]
     truncated: NDArray[np.bool_]
-    same_window: NDArray[np.bool_]
+    seen: NDArray[np.int64]
 
 
 class TextEncoder(Protocol):
@@ -99,8 +99,7 @@ class CharNgramEncoder:
         )
         vectors = hashing.transform(texts).toarray().astype(np.float32)
         advance(len(texts))
-        none = np.zeros(len(texts), dtype=bool)
-        return Encoded(unit_rows(vectors), none, none)
+        return Encoded(unit_rows(vectors), np.zeros(len(texts), dtype=bool), _numbered(texts))
 
 
 class SentenceEncoder:
@@ -160,7 +159,7 @@ class SentenceEncoder:
         NumericalError
             If a vector is not finite.
         """
-        truncated, same_window = self._windows(texts)
+        truncated, seen = self._windows(texts)
         parts = []
         for start in range(0, len(texts), _CHUNK * self._batch):
             some = list(texts[start : start + _CHUNK * self._batch])
@@ -178,28 +177,24 @@ class SentenceEncoder:
                 f"Encoder {self.name} in {self._dtype}: the vector of text {bad[0]} is not finite ({len(bad)} such).",
                 "Use --dtype float32.",
             )
-        return Encoded(unit_rows(vectors), truncated, same_window)
+        return Encoded(unit_rows(vectors), truncated, seen)
 
-    def _windows(self, texts: Sequence[str]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def _windows(self, texts: Sequence[str]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Say which texts are longer than the window, and which of them show the encoder the same tokens."""
-        truncated, heads = [], []
+        truncated, visible = [], []
         for start in range(0, len(texts), 1024):
             some = [self._prompt + text for text in texts[start : start + 1024]]
             for ids in self._model.tokenizer(some, truncation=False, padding=False, verbose=False)["input_ids"]:
                 over = self.window is not None and len(ids) > self.window
                 truncated.append(over)
-                heads.append(hash(tuple(ids[: (self.window or 0) - 1])) if over else None)
-        seen = Counter({head: len(group) for head, group in _distinct(texts, heads).items()})
-        same = [head is not None and seen[head] > 1 for head in heads]
-        return np.array(truncated, dtype=bool), np.array(same, dtype=bool)
+                # The last place of a cut text belongs to the closing token.
+                visible.append(tuple(ids[: self.window - 1]) if over and self.window else tuple(ids))
+        return np.array(truncated, dtype=bool), _numbered(visible)
 
 
-def _distinct(texts: Sequence[str], heads: Sequence[int | None]) -> dict[int, set[str]]:
-    groups: dict[int, set[str]] = {}
-    for text, head in zip(texts, heads, strict=True):
-        if head is not None:
-            groups.setdefault(head, set()).add(text)
-    return groups
+def _numbered(items: Sequence[Hashable]) -> NDArray[np.int64]:
+    first: dict[Hashable, int] = {}
+    return np.array([first.setdefault(item, len(first)) for item in items], dtype=np.int64)
 
 
 def open_encoder(
@@ -277,8 +272,7 @@ def _load(folder: Path, dtype: str, device: str) -> "SentenceTransformer":
     from sentence_transformers import SentenceTransformer
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             model = SentenceTransformer(
                 str(folder), device=device, local_files_only=True, model_kwargs={"torch_dtype": getattr(torch, dtype)}
             )
@@ -286,6 +280,24 @@ def _load(folder: Path, dtype: str, device: str) -> "SentenceTransformer":
         first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise DataError(f"Encoder folder {folder}: could not be loaded: {first}.") from None
     return model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the model loader's progress bars and remarks off the terminal, and put its settings back."""
+    from transformers.utils import logging
+
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _set_window(model: "SentenceTransformer", max_tokens: int | None, folder: Path) -> int | None:

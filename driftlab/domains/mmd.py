@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
 
 import numpy as np
 import torch
@@ -120,7 +119,7 @@ def measure_distances(
     permutations: int = 1999,
     seed: int = 0,
     block: int = 1024,
-    precision: Literal["float32", "float64"] = "float32",
+    precision: str = "float32",
     device: str = "cpu",
     advance: Advance = lambda values: None,
 ) -> Distances:

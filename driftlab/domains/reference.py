@@ -1,6 +1,7 @@
 """A heat map from elsewhere, to compare ours with: by rank, since kernels and encoders differ."""
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,4 +78,9 @@ def compare_heat_maps(ours: HeatMap, other: HeatMap) -> dict[str, Any]:
             f"{other.source} has {', '.join(other.domains)}.",
             "Give the domains the same names.",
         )
-    return {"source": other.source, "unit": other.unit, **agreement}
+    return {"source": other.source, "unit": other.unit, **{k: _number(v) for k, v in agreement.items()}}
+
+
+def _number(value: float) -> float | None:
+    """Return a JSON number, null for NaN."""
+    return None if math.isnan(value) else value

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,7 +51,7 @@ class Settings:
     permutations: int = 1999
     seed: int = 0
     block: int = 1024
-    precision: Literal["float32", "float64"] = "float32"
+    precision: str = "float32"
     device: str = "cpu"
     map_cap: int = 300
     perplexity: float = 30.0
@@ -148,6 +148,18 @@ def measure_domains(
     return Study(tables, summary | {"remarks": remarks}, remarks)
 
 
+def describe(
+    domains: Sequence[Domain], encoder: TextEncoder | None, settings: Settings, reference: HeatMap | None = None
+) -> dict[str, Any]:
+    """Return everything that changes a number, for the manifest: a resumed run must have the same."""
+    return {
+        "domains": [{"name": d.name, "group": d.group, "content": d.digest()} for d in domains],
+        "encoder": encoder.key if encoder else "given embeddings",
+        "settings": asdict(settings) | {"device": settings.device.split(":")[0]},
+        "compare": None if reference is None else [reference.source, reference.matrix.tolist()],
+    }
+
+
 def resolve_bandwidth(rule: str, vectors: Vectors, seed: int, encoder_key: str = "") -> tuple[float, dict[str, Any]]:
     """Return gamma and how it came about.
 
@@ -191,7 +203,7 @@ def _encode(
     seen = []
     with progress(sum(len(d.rows) for d in domains), "texts") as advance:
         for domain in domains:
-            truncated = same_window = 0
+            truncated, distinct = 0, None
             if domain.vectors is not None:
                 vectors[domain.name] = unit_rows(domain.vectors)
                 advance(len(domain.rows), domain.name)
@@ -200,8 +212,8 @@ def _encode(
                     raise UsageError(f"Domain {domain.name!r} holds texts: an encoder is needed.")
                 encoded = encode_cached(encoder, domain.texts, cache, partial(_count, advance, domain.name))
                 vectors[domain.name] = encoded.vectors
-                truncated, same_window = int(encoded.truncated.sum()), int(encoded.same_window.sum())
-            seen.append(_seen(domain, encoder, truncated, same_window))
+                truncated, distinct = int(encoded.truncated.sum()), len(np.unique(encoded.seen))
+            seen.append(_seen(domain, encoder, truncated, distinct))
     _one_space(vectors)
     return vectors, seen
 
@@ -210,7 +222,7 @@ def _count(advance: Callable[[float, str], None], name: str, texts: int) -> None
     advance(texts, name)
 
 
-def _seen(domain: Domain, encoder: TextEncoder | None, truncated: int, same_window: int) -> dict[str, Any]:
+def _seen(domain: Domain, encoder: TextEncoder | None, truncated: int, distinct: int | None) -> dict[str, Any]:
     facts = domain.facts
     n = len(domain.rows)
     return {
@@ -219,7 +231,8 @@ def _seen(domain: Domain, encoder: TextEncoder | None, truncated: int, same_wind
         "n": n,
         "truncated": truncated,
         "truncated_share": truncated / n,
-        "same_window": same_window,
+        "distinct_seen": distinct,
+        "repeats": n - len(set(domain.texts)) if domain.texts else 0,
         "window": encoder.window if encoder and domain.vectors is None else None,
         "duplicates": facts["duplicates"],
         "empty": facts["empty"],
@@ -306,7 +319,9 @@ def _remarks(tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any], enc
         found.append("Encoder: hashed character n-grams, no model: distances are of spelling, not of meaning.")
     if summary["bandwidth"].get("same_encoder") is False:
         found.append("The bandwidth file was made with another encoder: its gamma belongs to another space.")
-    for seen in tables["mmd_domains"].to_dict("records"):
+    every = tables["mmd_domains"].to_dict("records")
+    found += _guess_remarks(every)
+    for seen in every:
         found += _domain_remarks(seen)
     found += [
         f"{o['left']} and {o['right']} share {o['shared']} texts "
@@ -316,19 +331,25 @@ def _remarks(tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any], enc
     return found + _pair_remarks(tables["mmd"], summary)
 
 
+def _guess_remarks(every: Sequence[Mapping[Any, Any]]) -> list[str]:
+    guessed: dict[str, list[str]] = {}
+    for seen in every:
+        if seen["column_guessed"]:
+            guessed.setdefault(seen["column"], []).append(seen["domain"])
+    return [f"Guessed column {column!r} for {', '.join(names)}." for column, names in guessed.items()]
+
+
 def _domain_remarks(seen: Mapping[Any, Any]) -> list[str]:
     name, n, found = seen["domain"], seen["n"], []
-    if seen["column_guessed"]:
-        found.append(f"{name}: read column {seen['column']!r} (guessed).")
     if seen["truncated"]:
         found.append(
             f"{name}: {seen['truncated']} of {n} texts ({seen['truncated_share']:.0%}) are longer than the encoder's "
             f"{seen['window']:.0f} tokens and were cut."
         )
-    if seen["same_window"]:
+    if seen["truncated"] and seen["distinct_seen"] < n - seen["repeats"]:
         found.append(
-            f"{name}: {seen['same_window']} texts look the same to the encoder because they begin alike; "
-            "their vectors differ in nothing."
+            f"{name}: after the cut the encoder sees {seen['distinct_seen']} different texts instead of "
+            f"{n - seen['repeats']}: many begin alike. Raise --max-tokens, or read its intervals as too narrow."
         )
     if seen["empty"]:
         found.append(f"{name}: {seen['empty']} of {seen['rows']} rows are empty and were left out.")
