@@ -27,7 +27,7 @@ def mmd(
     column: Annotated[str, typer.Option(help="Column of the texts where none is named; guessed by default.")] = "",
     roles: Annotated[str, typer.Option(help="Whose turns of a chat are read, by commas.")] = "user",
     limit: Annotated[int | None, typer.Option(help="At most so many texts a domain, drawn at random.")] = None,
-    group_by: Annotated[str, typer.Option(help="Column of a label: rows with the same one belong together.")] = "",
+    group_by: Annotated[str, typer.Option(help="Label column (or @window): rows with one label belong together.")] = "",
     encoder: Annotated[
         str, typer.Option(help="Folder of a sentence-transformers model, hf:NAME, or char-ngrams (no model).")
     ] = "char-ngrams",
@@ -72,8 +72,8 @@ def mmd(
     engine = None
     if any(one.vectors is None for one in sets):
         engine = open_encoder(encoder, prompt=prompt, dtype=dtype, max_tokens=max_tokens, batch=batch, device=where)
-    settings = Settings(bandwidth, permutations, seed, block, precision, where, map_cap)
-    reference = read_heat_map(compare) if compare else None
+    settings = Settings(bandwidth, permutations, seed, block, precision, where, map_cap, group_by=group_by)
+    reference = read_heat_map(compare, [one.name for one in sets]) if compare else None
     config = describe(sets, engine, settings, reference)
     results = ResultsDir.create(
         out, command="mmd", config=config, argv=sys.argv[1:], tables=TABLES, resume=resume, force=force

@@ -230,7 +230,7 @@ def open_encoder(
         return CharNgramEncoder()
     folder = _locate(name)
     return SentenceEncoder(
-        folder, prompt=prompt, dtype=dtype, max_tokens=max_tokens, batch=batch, device=device, name=name
+        folder, prompt=prompt, dtype=dtype, max_tokens=max_tokens, batch=batch, device=device, name=_short(name)
     )
 
 
@@ -255,6 +255,11 @@ def _locate(name: str) -> Path:
             f"Encoder {name}: there is no such folder, and no model {repository!r} in the local cache.",
             f"Give a folder with modules.json, or hf:{bare} to download it.",
         ) from None
+
+
+def _short(name: str) -> str:
+    """Return the last two parts of a path: the folder alone is often called ``model``."""
+    return "/".join(Path(name).parts[-2:])
 
 
 def _check_folder(folder: Path) -> None:
@@ -288,8 +293,8 @@ def _quiet() -> Iterator[None]:
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -297,7 +302,7 @@ def _quiet() -> Iterator[None]:
     finally:
         logging.set_verbosity(level)
         if shown:
-            logging.enable_progress_bar()
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _set_window(model: "SentenceTransformer", max_tokens: int | None, folder: Path) -> int | None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,44 +41,44 @@ class HeatMap:
         }
 
 
-def read_heat_map(path: str | Path) -> HeatMap:
+def read_heat_map(path: str | Path, names: Sequence[str] = ()) -> HeatMap:
     """Read ``{"domains": [...], "values": [[...]]}`` from a file, or the ``mmd.json`` of a results folder.
+
+    Parameters
+    ----------
+    path : str or Path
+    names : sequence of str, optional
+        The domains it will be compared with: two of them at least must be in it.
 
     Raises
     ------
     DataError
-        If it is not there, has another form, or is not symmetric.
+        If it is not there, has another form, is not symmetric, or shares no pair with ``names``.
     """
     file = Path(path)
     file = file / "mmd.json" if file.is_dir() else file
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        names = tuple(str(name) for name in content["domains"])
+        known = tuple(str(name) for name in content["domains"])
         values = np.array(content["values"], dtype=np.float64)
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"Heat map {file}: expected JSON with 'domains' and 'values', found none.") from None
-    if values.shape != (len(names), len(names)):
-        raise DataError(f"Heat map {file}: {len(names)} domains need as many rows and columns, found {values.shape}.")
+    if values.shape != (len(known), len(known)):
+        raise DataError(f"Heat map {file}: {len(known)} domains need as many rows and columns, found {values.shape}.")
     if not np.allclose(values, values.T, equal_nan=False):
         raise DataError(f"Heat map {file}: expected a symmetric matrix of numbers, found another.")
-    return HeatMap(names, values, str(content.get("source", file)), str(content.get("unit", "")))
+    if names and len({name.casefold() for name in names} & {name.casefold() for name in known}) < 2:
+        raise DataError(
+            f"Heat map {file} shares no pair of domains with this run: it has {', '.join(known)}; "
+            f"this run has {', '.join(names)}.",
+            "Give the domains the same names.",
+        )
+    return HeatMap(known, values, str(content.get("source", file)), str(content.get("unit", "")))
 
 
 def compare_heat_maps(ours: HeatMap, other: HeatMap) -> dict[str, Any]:
-    """Return the rank agreement of two heat maps over the pairs they share; names are matched without case.
-
-    Raises
-    ------
-    DataError
-        If they share no two domains.
-    """
+    """Return the rank agreement of two heat maps over the pairs they share; names are matched without case."""
     agreement = rank_agreement(ours.pairs(), other.pairs())
-    if not agreement["pairs"]:
-        raise DataError(
-            f"The heat maps share no pair of domains: ours has {', '.join(ours.domains)}; "
-            f"{other.source} has {', '.join(other.domains)}.",
-            "Give the domains the same names.",
-        )
     return {"source": other.source, "unit": other.unit, **{k: _number(v) for k, v in agreement.items()}}
 
 

@@ -21,7 +21,7 @@ from driftlab.domains.kernel_sums import pass_units
 from driftlab.domains.mmd import Distances, PairDistance, measure_distances
 from driftlab.domains.projection import TextMap, mds_map, tsne_map
 from driftlab.domains.reference import HeatMap, compare_heat_maps
-from driftlab.domains.texts import Domain, overlaps
+from driftlab.domains.texts import BY_WINDOW, Domain, overlaps
 from driftlab.errors import DataError, UsageError
 
 TABLES = ("mmd", "mmd_domains", "mmd_differences", "mmd_sensitivity", "projection", "mmd_reference")
@@ -41,6 +41,9 @@ class Settings:
     ----------
     bandwidth : str
         ``median``, a number, or ``file:PATH`` (a results folder or its ``mmd.json``).
+    group_by : str
+        ``@window`` groups the texts that the encoder cannot tell apart; anything else is a label column that
+        :func:`driftlab.domains.texts.load_domains` has read already.
     permutations, seed, block, precision, device
         See :func:`driftlab.domains.mmd.measure_distances`.
     map_cap, perplexity
@@ -55,6 +58,7 @@ class Settings:
     device: str = "cpu"
     map_cap: int = 300
     perplexity: float = 30.0
+    group_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,9 +102,10 @@ def measure_domains(
     UsageError
         If the bandwidth cannot be read.
     """
-    vectors, seen = _encode(domains, encoder, cache, progress)
+    vectors, seen, windows = _encode(domains, encoder, cache, progress)
     gamma, rule = resolve_bandwidth(settings.bandwidth, vectors, settings.seed, encoder.key if encoder else "")
-    clusters = {d.name: d.clusters for d in domains if d.clusters is not None}
+    labels = {d.name: d.clusters for d in domains if d.clusters is not None}
+    clusters = windows if settings.group_by == BY_WINDOW else labels
     with progress(pass_units([len(x) for x in vectors.values()]), "kernel values") as advance:
         distances = measure_distances(
             vectors,
@@ -197,9 +202,10 @@ def _stored_gamma(path: Path, encoder_key: str) -> tuple[float, dict[str, Any]]:
 
 def _encode(
     domains: Sequence[Domain], encoder: TextEncoder | None, cache: Path | None, progress: Progress
-) -> tuple[Vectors, list[dict[str, Any]]]:
-    """Return unit vectors and one row of facts for each domain."""
+) -> tuple[Vectors, list[dict[str, Any]], dict[str, NDArray[np.int64]]]:
+    """Return unit vectors, one row of facts for each domain, and which texts look the same to the encoder."""
     vectors: Vectors = {}
+    windows: dict[str, NDArray[np.int64]] = {}
     seen = []
     with progress(sum(len(d.rows) for d in domains), "texts") as advance:
         for domain in domains:
@@ -212,10 +218,11 @@ def _encode(
                     raise UsageError(f"Domain {domain.name!r} holds texts: an encoder is needed.")
                 encoded = encode_cached(encoder, domain.texts, cache, partial(_count, advance, domain.name))
                 vectors[domain.name] = encoded.vectors
+                windows[domain.name] = encoded.seen
                 truncated, distinct = int(encoded.truncated.sum()), len(np.unique(encoded.seen))
             seen.append(_seen(domain, encoder, truncated, distinct))
     _one_space(vectors)
-    return vectors, seen
+    return vectors, seen, windows
 
 
 def _count(advance: Callable[[float, str], None], name: str, texts: int) -> None:
@@ -322,7 +329,7 @@ def _remarks(tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any], enc
     every = tables["mmd_domains"].to_dict("records")
     found += _guess_remarks(every)
     for seen in every:
-        found += _domain_remarks(seen)
+        found += _domain_remarks(seen, summary["settings"]["group_by"] == BY_WINDOW)
     found += [
         f"{o['left']} and {o['right']} share {o['shared']} texts "
         f"({o['share_left']:.0%} and {o['share_right']:.0%} of them): an overlap shrinks their distance."
@@ -339,17 +346,18 @@ def _guess_remarks(every: Sequence[Mapping[Any, Any]]) -> list[str]:
     return [f"Guessed column {column!r} for {', '.join(names)}." for column, names in guessed.items()]
 
 
-def _domain_remarks(seen: Mapping[Any, Any]) -> list[str]:
+def _domain_remarks(seen: Mapping[Any, Any], grouped: bool) -> list[str]:
     name, n, found = seen["domain"], seen["n"], []
     if seen["truncated"]:
         found.append(
             f"{name}: {seen['truncated']} of {n} texts ({seen['truncated_share']:.0%}) are longer than the encoder's "
             f"{seen['window']:.0f} tokens and were cut."
         )
-    if seen["truncated"] and seen["distinct_seen"] < n - seen["repeats"]:
+    if seen["truncated"] and not grouped and seen["distinct_seen"] < n - seen["repeats"]:
         found.append(
             f"{name}: after the cut the encoder sees {seen['distinct_seen']} different texts instead of "
-            f"{n - seen['repeats']}: many begin alike. Raise --max-tokens, or read its intervals as too narrow."
+            f"{n - seen['repeats']}: many begin alike. Raise --max-tokens, or give --group-by {BY_WINDOW} for "
+            "intervals that know it."
         )
     if seen["empty"]:
         found.append(f"{name}: {seen['empty']} of {seen['rows']} rows are empty and were left out.")

@@ -21,6 +21,9 @@ from driftlab.domains.readers import Records, read, splits
 from driftlab.domains.seeding import generator
 from driftlab.errors import DataError, UsageError
 
+BY_WINDOW = "@window"
+"""The ``group_by`` that means: texts whose visible parts are the same to the encoder."""
+
 
 @dataclass(frozen=True)
 class DomainSpec:
@@ -164,7 +167,8 @@ def load_domains(
     limit : int, optional
         At most so many texts of each domain, drawn at random.
     group_by : str, optional
-        Column of a label: rows of one domain with the same label belong together (group jackknife).
+        Column of a label: rows of one domain with the same label belong together (group jackknife). ``@window`` names
+        no column: :func:`driftlab.domains.study.measure_domains` then groups the texts its encoder cannot tell apart.
     seed : int, default 0
         Seed of the draw.
 
@@ -176,6 +180,7 @@ def load_domains(
         If a file cannot be read as asked, or holds fewer than two texts.
     """
     names = [spec.name for spec in specs]
+    group_by = "" if group_by == BY_WINDOW else group_by
     if len(specs) < 2:
         raise UsageError(f"Expected at least two domains, found {len(specs)}.", "Give NAME=PATH twice or more.")
     for name in names:
