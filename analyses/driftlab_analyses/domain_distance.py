@@ -38,7 +38,8 @@ def figure(table: pd.DataFrame) -> Figure:
     lines = [
         "n: " + ", ".join(f"{name} {sizes[name]}" for name in names),
         f"Unbiased estimate, Gaussian kernel, one γ = {table['gamma'].iloc[0]:.4g}. "
-        f"95 % jackknife intervals: ±{half:.1f} (median). Hatched: at the noise floor, {len(floor)} of {len(table)} pairs.",
+        f"95 % jackknife intervals: ±{half:.1f} (median). "
+        f"Hatched: at the noise floor, {len(floor)} of {len(table)} pairs.",
         f"Encoder: {table['encoder'].iloc[0]}",
     ]
     footnote(fig, "\n".join(wrap(line, 19 * fig.get_figwidth()) for line in lines))
@@ -70,7 +71,7 @@ def draw_heat_map(names: list[str], grid: Grid, label: str) -> Figure:
     for i in range(n):
         for j in range(n):
             dark = norm(grid[i, j]) > 0.5
-            text = "–" if i == j else f"{grid[i, j] + 0.0:.2f}"
+            text = "–" if i == j else f"{round(float(grid[i, j]), 2) + 0.0:.2f}"
             ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=7, color="white" if dark else "#222222")
     ax.invert_yaxis()
     ax.set_xticks(np.arange(n) + 0.5, names, rotation=35, ha="right", rotation_mode="anchor")

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from driftlab.results import ResultsDir
 from driftlab_analyses.domain_distance import draw_heat_map, names_of, square, wrap
-from driftlab_analyses.style import footnote, new_figure
+from driftlab_analyses.style import footnote
 
 
 def table(results: ResultsDir) -> pd.DataFrame:
@@ -23,18 +23,13 @@ def table(results: ResultsDir) -> pd.DataFrame:
 
 
 def figure(table: pd.DataFrame) -> Figure:
-    """Draw the reference, and our values against it where both know the pair."""
-    both = table[table["ours_x100"].notna()]
+    """Draw the reference; the footnote says how the pairs that both know are ranked."""
     unit = table["unit"].iloc[0] or "value"
-    fig = draw_heat_map(names_of(table), square(table, "value"), "reference")
-    source = wrap(f"Unit: {unit}. Source: {table['source'].iloc[0]}", 19 * fig.get_figwidth())
-    if len(both) < 2:
-        footnote(fig, source)
-        return fig
-    fig = new_figure(4.2, 3.6)
-    ax = fig.subplots()
-    ax.scatter(both["value"], both["ours_x100"].astype(float), s=22, color="#d62728", edgecolor="white", linewidth=0.5)
-    ax.set_xlabel("reference")
-    ax.set_ylabel("this run, 100 × squared MMD")
-    footnote(fig, source)
+    fig = draw_heat_map(names_of(table), square(table, "value"), unit if len(unit) < 30 else "reference")
+    both = table[table["ours_x100"].notna()]
+    lines = [f"Reference: {table['source'].iloc[0]}. Unit: {unit}."]
+    if len(both) > 1:
+        tau = both["value"].corr(both["ours_x100"].astype(float), method="kendall")
+        lines.append(f"Kendall's tau with this run: {tau:.2f} over {len(both)} pairs of the same names.")
+    footnote(fig, "\n".join(wrap(line, 19 * fig.get_figwidth()) for line in lines))
     return fig
