@@ -33,7 +33,7 @@ def figure(table: pd.DataFrame) -> Figure:
     floor = table[table["at_noise_floor"].astype(bool)]
     for i, j in zip(floor["left"].map(place), floor["right"].map(place), strict=True):
         for x, y in ((i, j), (j, i)):
-            ax.add_patch(Rectangle((x, y), 1, 1, fill=False, hatch="////", edgecolor="#888888", linewidth=0))
+            ax.add_patch(Rectangle((x, y), 1, 1, fill=False, hatch="////", edgecolor="#c8c8c8", linewidth=0))
     half = float(((table["ci_high_x100"] - table["ci_low_x100"]) / 2).median())
     lines = [
         "n: " + ", ".join(f"{name} {sizes[name]}" for name in names),
@@ -71,7 +71,7 @@ def draw_heat_map(names: list[str], grid: Grid, label: str) -> Figure:
     for i in range(n):
         for j in range(n):
             dark = norm(grid[i, j]) > 0.5
-            text = "–" if i == j else f"{round(float(grid[i, j]), 2) + 0.0:.2f}"
+            text = "–" if i == j else f"{round(float(grid[i, j]), 2) + 0.0:.2f}".replace("-", "−")
             ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=7, color="white" if dark else "#222222")
     ax.invert_yaxis()
     ax.set_xticks(np.arange(n) + 0.5, names, rotation=35, ha="right", rotation_mode="anchor")

@@ -17,8 +17,9 @@ SAMPLE = 1000
 
 _TILE = 1024
 _GUESS = 1500
-# Rows whose squared distance is below this share of their squared norms are the same row up to float32 rounding.
-_SAME = 1e-6
+# A product of d float32 terms is wrong by about eps sqrt(d), up to eps d where all errors lean to one side. Squared
+# distances of unit rows below this multiple of eps sqrt(d) belong to equal rows.
+_SAME = 8.0
 
 
 def median_gamma(vectors: Mapping[str, NDArray[np.floating]], *, sample: int = SAMPLE, seed: int = 0) -> float:
@@ -101,7 +102,7 @@ def _collect(rows: torch.Tensor, low: float, high: float) -> tuple[tuple[int, in
     """Return how many non-zero distances lie below ``low``, how many there are, and those in [low, high]."""
     below = total = 0
     inside = []
-    zero = _SAME * float((rows * rows).sum(1).max())
+    zero = _SAME * torch.finfo(rows.dtype).eps * math.sqrt(rows.shape[1]) * float((rows * rows).sum(1).max())
     for top in range(0, len(rows), _TILE):
         upper = rows[top : top + _TILE]
         for side in range(top, len(rows), _TILE):

@@ -129,10 +129,10 @@ def _within_domain(
                 if g > 0:
                     continue
                 if grouped:
-                    wide *= ids[top, None] == ids[None, side]
-                    clustered[top] += wide.sum(1)
+                    together = wide * (ids[top, None] == ids[None, side])
+                    clustered[top] += together.sum(1)
                     if not diagonal:
-                        clustered[side] += wide.sum(0)
+                        clustered[side] += together.sum(0)
                 for key, total in within.items():
                     moved = moved_top[key] if diagonal else _moved(swaps, name, key, side, settings)
                     total += _form(moved_top[key], kernel, moved) * (1 if diagonal else 2)

@@ -10,6 +10,7 @@ import io
 import json
 import re
 import sys
+import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -206,7 +207,7 @@ def _read_file(path: Path) -> "Records | Mapping[str, NDArray[Any]]":
 def _guard(path: Path, form: str, load: Callable[[], Any]) -> Any:
     try:
         return load()
-    except (OSError, ValueError, EOFError, zlib.error, pa.ArrowException) as error:
+    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile, pa.ArrowException) as error:
         raise DataError(f"{path}: expected a {form} file, found a damaged one: {_first_line(error)}.") from None
 
 
@@ -216,11 +217,12 @@ def _first_line(error: BaseException) -> str:
 
 
 def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
-    loaded = np.load(path, allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return {"": loaded}
-    with loaded:
-        return {name: loaded[name] for name in loaded.files}
+    with path.open("rb") as handle:
+        loaded = np.load(handle, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"": loaded}
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
 
 
 def _arrow_file(path: Path) -> pa.Table:
