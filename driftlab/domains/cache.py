@@ -57,7 +57,7 @@ def _digest(key: str, texts: Sequence[str]) -> str:
 
 def _read(file: Path, rows: int) -> Encoded | None:
     try:
-        with np.load(file, allow_pickle=False) as stored:
+        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as stored:
             encoded = Encoded(stored["vectors"], stored["truncated"], stored["seen"])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

@@ -182,7 +182,7 @@ def measure_distances(
     >>> round(pair.mmd2_u, 8), round(pair.mmd2_v, 8), pair.mmd
     (-0.43233236, 0.19673467, 0.0)
     """
-    _check_options(gamma, permutations, block, precision)
+    check_options(gamma, permutations, block, precision)
     _check_vectors(vectors)
     ids = {name: _unit_ids(name, x, (clusters or {}).get(name)) for name, x in vectors.items()}
     chosen = resolve_device(device)
@@ -366,7 +366,8 @@ def _unit_ids(name: str, x: NDArray[np.floating], given: NDArray[np.integer] | N
     return ids
 
 
-def _check_options(gamma: float, permutations: int, block: int, precision: str) -> None:
+def check_options(gamma: float, permutations: int, block: int, precision: str) -> None:
+    """Raise UsageError for an option out of its range, before anything is computed."""
     if not (math.isfinite(gamma) and gamma > 0):
         raise UsageError(f"Bandwidth gamma: expected a positive number, found {gamma}.")
     if permutations < 0:

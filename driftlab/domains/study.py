@@ -18,7 +18,7 @@ from driftlab.domains.cache import encode_cached
 from driftlab.domains.comparisons import Difference, compare_distances, kendall
 from driftlab.domains.encoder import CHAR_NGRAMS, TextEncoder, unit_rows
 from driftlab.domains.kernel_sums import pass_units
-from driftlab.domains.mmd import Distances, PairDistance, measure_distances
+from driftlab.domains.mmd import Distances, PairDistance, check_options, measure_distances
 from driftlab.domains.projection import TextMap, mds_map, tsne_map
 from driftlab.domains.reference import HeatMap, compare_heat_maps
 from driftlab.domains.texts import BY_WINDOW, Domain, overlaps
@@ -48,6 +48,11 @@ class Settings:
         See :func:`driftlab.domains.mmd.measure_distances`.
     map_cap, perplexity
         See :func:`driftlab.domains.projection.tsne_map`.
+
+    Raises
+    ------
+    UsageError
+        If an option is out of its range or the bandwidth cannot be read: before anything is computed.
     """
 
     bandwidth: str = "median"
@@ -59,6 +64,13 @@ class Settings:
     map_cap: int = 300
     perplexity: float = 30.0
     group_by: str = ""
+
+    def __post_init__(self) -> None:
+        check_options(1.0, self.permutations, self.block, self.precision)
+        if self.bandwidth.startswith("file:"):
+            _stored_gamma(self.bandwidth)
+        elif self.bandwidth != "median":
+            _given_gamma(self.bandwidth)
 
 
 @dataclass(frozen=True)
@@ -98,12 +110,12 @@ def measure_domains(
     Raises
     ------
     DataError
-        If the domains live in different spaces, or hold one text only.
+        If the domains live in different spaces, or all texts are the same.
     UsageError
-        If the bandwidth cannot be read.
+        If texts are given without an encoder.
     """
     vectors, seen, windows = _encode(domains, encoder, cache, progress)
-    gamma, rule = resolve_bandwidth(settings.bandwidth, vectors, settings.seed, encoder.key if encoder else "")
+    gamma, rule = _bandwidth(settings.bandwidth, vectors, settings.seed, encoder.key if encoder else "")
     labels = {d.name: d.clusters for d in domains if d.clusters is not None}
     clusters = windows if settings.group_by == BY_WINDOW else labels
     with progress(pass_units([len(x) for x in vectors.values()]), "kernel values") as advance:
@@ -165,39 +177,39 @@ def describe(
     }
 
 
-def resolve_bandwidth(rule: str, vectors: Vectors, seed: int, encoder_key: str = "") -> tuple[float, dict[str, Any]]:
-    """Return gamma and how it came about.
-
-    Raises
-    ------
-    UsageError
-        If the rule is none of ``median``, a positive number, ``file:PATH``; or the file holds no gamma.
-    """
+def _bandwidth(rule: str, vectors: Vectors, seed: int, encoder_key: str) -> tuple[float, dict[str, Any]]:
+    """Return gamma and how it came about."""
     if rule == "median":
         rows = min([SAMPLE, *(len(x) for x in vectors.values())])
         return median_gamma(vectors, seed=seed), {"rule": "median", "rows_per_domain": rows, "seed": seed}
     if rule.startswith("file:"):
-        return _stored_gamma(Path(rule.removeprefix("file:")), encoder_key)
+        gamma, stored = _stored_gamma(rule)
+        return gamma, {"rule": rule, "same_encoder": not stored or stored == encoder_key}
+    return _given_gamma(rule), {"rule": "given"}
+
+
+def _given_gamma(rule: str) -> float:
     try:
         gamma = float(rule)
     except ValueError:
         gamma = math.nan
     if not (math.isfinite(gamma) and gamma > 0):
         raise UsageError(f"Bandwidth {rule!r}: expected median, a positive number, or file:PATH.")
-    return gamma, {"rule": "given"}
+    return gamma
 
 
-def _stored_gamma(path: Path, encoder_key: str) -> tuple[float, dict[str, Any]]:
+def _stored_gamma(rule: str) -> tuple[float, str]:
+    """Return the gamma of an earlier run and the key of its encoder."""
+    path = Path(rule.removeprefix("file:"))
     file = path / "mmd.json" if path.is_dir() else path
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        gamma = float(content["gamma"])
+        gamma, encoder = float(content["gamma"]), content.get("encoder") or {}
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"Bandwidth file {file}: expected JSON with a number 'gamma', found none.") from None
     if not (math.isfinite(gamma) and gamma > 0):
         raise UsageError(f"Bandwidth file {file}: expected a positive gamma, found {gamma}.")
-    stored = (content.get("encoder") or {}).get("key", "")
-    return gamma, {"rule": "file", "file": str(file), "same_encoder": not stored or stored == encoder_key}
+    return gamma, str(encoder.get("key", ""))
 
 
 def _encode(
