@@ -34,7 +34,7 @@ from driftlab.domains.mmd import measure_distances
 
 
 def make_domains(count, rows, width, seed=0):
-    """Unit rows around different centres, as embeddings are."""
+    """Make unit rows around different centres, as embeddings are."""
     rng = np.random.default_rng(seed)
     made = {}
     for i in range(count):

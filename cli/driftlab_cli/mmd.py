@@ -60,8 +60,10 @@ def mmd(
     from driftlab.domains.cache import default_cache
     from driftlab.domains.encoder import open_encoder
     from driftlab.domains.reference import read_heat_map
-    from driftlab.domains.study import TABLES, Settings, describe, measure_domains
-    from driftlab.domains.texts import load_domains, parse_spec, read_manifest
+    from driftlab.domains.settings import Settings
+    from driftlab.domains.specs import parse_spec, read_manifest
+    from driftlab.domains.study import TABLES, describe, measure_domains
+    from driftlab.domains.texts import load_domains
     from driftlab.results import ResultsDir
 
     say = Output(as_json=as_json, quiet=quiet)

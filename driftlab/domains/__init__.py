@@ -1,13 +1,13 @@
 """Distance between domains: data sets to texts to embeddings to MMD.
 
-``texts``, ``readers``, ``columns``
+``texts``, from ``specs``, ``readers``, ``files``, ``columns``
     Files of any common form to a list of texts, with a count of everything that was left out.
-``encoder``, ``cache``
+``encoder``, ``sentences``, ``encoded``, ``cache``
     Texts to unit vectors.
-``bandwidth``, ``kernel_sums``, ``swaps``, ``mmd``, ``comparisons``
+``mmd``, from ``kernel_sums``, ``swaps``, ``estimates``; ``bandwidth``, ``comparisons``
     Unit vectors to distances with intervals, p-values and noise floors: one bandwidth, one pass.
-``projection``
-    The maps: t-SNE of the texts, MDS of the domains.
-``study``
+``projection``, ``reference``
+    The maps, and a heat map from elsewhere.
+``study``, with ``settings`` and ``remarks``
     All of it in order, from prepared domains to tables.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from driftlab.domains.encoder import Advance, Encoded, TextEncoder
+from driftlab.domains.encoded import Advance, Encoded, TextEncoder
 
 
 def default_cache() -> Path:

@@ -1,8 +1,7 @@
 """From prepared domains to finished tables: encode, fix the bandwidth, measure, compare, map."""
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
@@ -13,14 +12,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from driftlab.domains.bandwidth import SAMPLE, median_gamma
 from driftlab.domains.cache import encode_cached
 from driftlab.domains.comparisons import Difference, compare_distances, kendall
-from driftlab.domains.encoder import CHAR_NGRAMS, TextEncoder, unit_rows
+from driftlab.domains.encoded import TextEncoder, unit_rows
 from driftlab.domains.kernel_sums import pass_units
-from driftlab.domains.mmd import Distances, PairDistance, check_options, measure_distances
+from driftlab.domains.mmd import Distances, PairDistance, measure_distances
 from driftlab.domains.projection import TextMap, mds_map, tsne_map
 from driftlab.domains.reference import HeatMap, compare_heat_maps
+from driftlab.domains.remarks import remarks_on
+from driftlab.domains.settings import Settings, choose_bandwidth
 from driftlab.domains.texts import BY_WINDOW, Domain, overlaps
 from driftlab.errors import DataError, UsageError
 
@@ -31,46 +31,6 @@ Progress = Callable[[float, str], AbstractContextManager[Callable[[float, str], 
 Vectors = dict[str, NDArray[np.float32]]
 
 _COLUMNS = [column.name for column in fields(PairDistance)]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a distance depends on besides the texts and the encoder.
-
-    Attributes
-    ----------
-    bandwidth : str
-        ``median``, a number, or ``file:PATH`` (a results folder or its ``mmd.json``).
-    group_by : str
-        ``@window`` groups the texts that the encoder cannot tell apart; anything else is a label column that
-        :func:`driftlab.domains.texts.load_domains` has read already.
-    permutations, seed, block, precision, device
-        See :func:`driftlab.domains.mmd.measure_distances`.
-    map_cap, perplexity
-        See :func:`driftlab.domains.projection.tsne_map`.
-
-    Raises
-    ------
-    UsageError
-        If an option is out of its range or the bandwidth cannot be read: before anything is computed.
-    """
-
-    bandwidth: str = "median"
-    permutations: int = 1999
-    seed: int = 0
-    block: int = 1024
-    precision: str = "float32"
-    device: str = "cpu"
-    map_cap: int = 300
-    perplexity: float = 30.0
-    group_by: str = ""
-
-    def __post_init__(self) -> None:
-        check_options(1.0, self.permutations, self.block, self.precision)
-        if self.bandwidth.startswith("file:"):
-            _stored_gamma(self.bandwidth)
-        elif self.bandwidth != "median":
-            _given_gamma(self.bandwidth)
 
 
 @dataclass(frozen=True)
@@ -115,7 +75,7 @@ def measure_domains(
         If texts are given without an encoder.
     """
     vectors, seen, windows = _encode(domains, encoder, cache, progress)
-    gamma, rule = _bandwidth(settings.bandwidth, vectors, settings.seed, encoder.key if encoder else "")
+    gamma, rule = choose_bandwidth(settings.bandwidth, vectors, settings.seed, encoder.key if encoder else "")
     labels = {d.name: d.clusters for d in domains if d.clusters is not None}
     clusters = windows if settings.group_by == BY_WINDOW else labels
     with progress(pass_units([len(x) for x in vectors.values()]), "kernel values") as advance:
@@ -140,10 +100,28 @@ def measure_domains(
         "mmd_sensitivity": _sensitivity_table(distances, gamma),
         "projection": _projection_table(domains, texts, places),
     }
-    ours = HeatMap(distances.names, 100 * square, "this run", "100 x squared MMD, unbiased")
-    summary = {
-        "gamma": gamma,
-        "bandwidth": rule,
+    summary = _summary(domains, encoder, settings, distances, (gamma, rule), (texts.settings, stress))
+    if reference is not None:
+        tables["mmd_reference"] = _reference_table(reference)
+        summary["compare"] = compare_heat_maps(_heat_map(distances), reference)
+    remarks = remarks_on(tables, summary, encoder)
+    return Study(tables, summary | {"remarks": remarks}, remarks)
+
+
+def _summary(
+    domains: Sequence[Domain],
+    encoder: TextEncoder | None,
+    settings: Settings,
+    distances: Distances,
+    bandwidth: tuple[float, dict[str, Any]],
+    maps: tuple[dict[str, Any], float],
+) -> dict[str, Any]:
+    """Return the content of ``mmd.json``: what the numbers mean and how they were made."""
+    ours = _heat_map(distances)
+    taus = {f: kendall(distances.by_factor[1.0], values) for f, values in distances.by_factor.items() if f != 1.0}
+    return {
+        "gamma": bandwidth[0],
+        "bandwidth": bandwidth[1],
         "estimator": "mmd2_u: unbiased squared MMD, k(x, y) = exp(-gamma |x - y|^2) on unit vectors",
         "encoder": {"name": encoder.name, "key": encoder.key, "window": encoder.window} if encoder else None,
         "settings": asdict(settings),
@@ -151,18 +129,13 @@ def measure_domains(
         "unit": ours.unit,
         "values": ours.matrix.tolist(),
         "overlaps": overlaps(domains),
-        "sensitivity_kendall_tau": {
-            str(factor): _number(kendall(distances.by_factor[1.0], values))
-            for factor, values in distances.by_factor.items()
-            if factor != 1.0
-        },
-        "maps": {"tsne": texts.settings, "mds": {"method": "smacof", "on": "sqrt(max(mmd2_u, 0))", "stress": stress}},
+        "sensitivity_kendall_tau": {str(f): None if math.isnan(tau) else tau for f, tau in taus.items()},
+        "maps": {"tsne": maps[0], "mds": {"method": "smacof", "on": "sqrt(max(mmd2_u, 0))", "stress": maps[1]}},
     }
-    if reference is not None:
-        summary["compare"] = compare_heat_maps(ours, reference)
-        tables["mmd_reference"] = _reference_table(reference)
-    remarks = _remarks(tables, summary, encoder)
-    return Study(tables, summary | {"remarks": remarks}, remarks)
+
+
+def _heat_map(distances: Distances) -> HeatMap:
+    return HeatMap(distances.names, 100 * distances.matrix(), "this run", "100 x squared MMD, unbiased")
 
 
 def describe(
@@ -175,41 +148,6 @@ def describe(
         "settings": asdict(settings) | {"device": settings.device.split(":")[0]},
         "compare": None if reference is None else [reference.source, reference.matrix.tolist()],
     }
-
-
-def _bandwidth(rule: str, vectors: Vectors, seed: int, encoder_key: str) -> tuple[float, dict[str, Any]]:
-    """Return gamma and how it came about."""
-    if rule == "median":
-        rows = min([SAMPLE, *(len(x) for x in vectors.values())])
-        return median_gamma(vectors, seed=seed), {"rule": "median", "rows_per_domain": rows, "seed": seed}
-    if rule.startswith("file:"):
-        gamma, stored = _stored_gamma(rule)
-        return gamma, {"rule": rule, "same_encoder": not stored or stored == encoder_key}
-    return _given_gamma(rule), {"rule": "given"}
-
-
-def _given_gamma(rule: str) -> float:
-    try:
-        gamma = float(rule)
-    except ValueError:
-        gamma = math.nan
-    if not (math.isfinite(gamma) and gamma > 0):
-        raise UsageError(f"Bandwidth {rule!r}: expected median, a positive number, or file:PATH.")
-    return gamma
-
-
-def _stored_gamma(rule: str) -> tuple[float, str]:
-    """Return the gamma of an earlier run and the key of its encoder."""
-    path = Path(rule.removeprefix("file:"))
-    file = path / "mmd.json" if path.is_dir() else path
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        gamma, encoder = float(content["gamma"]), content.get("encoder") or {}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"Bandwidth file {file}: expected JSON with a number 'gamma', found none.") from None
-    if not (math.isfinite(gamma) and gamma > 0):
-        raise UsageError(f"Bandwidth file {file}: expected a positive gamma, found {gamma}.")
-    return gamma, str(encoder.get("key", ""))
 
 
 def _encode(
@@ -321,90 +259,3 @@ def _reference_table(reference: HeatMap) -> pd.DataFrame:
         for j in range(i + 1, len(names))
     ]
     return pd.DataFrame(rows, columns=["left", "right", "value", "unit", "source"])
-
-
-def _number(value: float) -> float | None:
-    """Return a JSON number, null for NaN."""
-    return None if math.isnan(value) else value
-
-
-# -- remarks ------------------------------------------------------------
-
-
-def _remarks(tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any], encoder: TextEncoder | None) -> list[str]:
-    """Return one sentence for each thing that a reader of the distances must know."""
-    found = []
-    if encoder is not None and encoder.key.startswith(CHAR_NGRAMS):
-        found.append("Encoder: hashed character n-grams, no model: distances are of spelling, not of meaning.")
-    if summary["bandwidth"].get("same_encoder") is False:
-        found.append("The bandwidth file was made with another encoder: its gamma belongs to another space.")
-    every = tables["mmd_domains"].to_dict("records")
-    found += _guess_remarks(every)
-    for seen in every:
-        found += _domain_remarks(seen, summary["settings"]["group_by"] == BY_WINDOW)
-    found += [
-        f"{o['left']} and {o['right']} share {o['shared']} texts "
-        f"({o['share_left']:.0%} and {o['share_right']:.0%} of them): an overlap shrinks their distance."
-        for o in summary["overlaps"]
-    ]
-    return found + _pair_remarks(tables["mmd"], summary)
-
-
-def _guess_remarks(every: Sequence[Mapping[Any, Any]]) -> list[str]:
-    guessed: dict[str, list[str]] = {}
-    for seen in every:
-        if seen["column_guessed"]:
-            guessed.setdefault(seen["column"], []).append(seen["domain"])
-    return [f"Guessed column {column!r} for {', '.join(names)}." for column, names in guessed.items()]
-
-
-def _domain_remarks(seen: Mapping[Any, Any], grouped: bool) -> list[str]:
-    name, n, found = seen["domain"], seen["n"], []
-    if seen["truncated"]:
-        found.append(
-            f"{name}: {seen['truncated']} of {n} texts ({seen['truncated_share']:.0%}) are longer than the encoder's "
-            f"{seen['window']:.0f} tokens and were cut."
-        )
-    if seen["truncated"] and not grouped and seen["distinct_seen"] < n - seen["repeats"]:
-        found.append(
-            f"{name}: after the cut the encoder sees {seen['distinct_seen']} different texts instead of "
-            f"{n - seen['repeats']}: many begin alike. Raise --max-tokens, or give --group-by {BY_WINDOW} for "
-            "intervals that know it."
-        )
-    if seen["empty"]:
-        found.append(f"{name}: {seen['empty']} of {seen['rows']} rows are empty and were left out.")
-    if seen["unreadable"]:
-        found.append(
-            f"{name}: {seen['unreadable']} of {seen['rows']} rows hold no usable value and were left out "
-            f"(rows {seen['unreadable_rows']}{' …' if seen['unreadable'] > 20 else ''}, from 0)."
-        )
-    if seen["duplicates"]:
-        found.append(f"{name}: {seen['duplicates']} texts repeat an earlier one; intervals treat them as independent.")
-    return found
-
-
-def _pair_remarks(table: pd.DataFrame, summary: Mapping[str, Any]) -> list[str]:
-    found = []
-    negative = int((table["mmd2_u"] < 0).sum())
-    if negative:
-        found.append(f"{negative} unbiased values are negative: noise around 0, meaning no difference was found.")
-    permutations = summary["settings"]["permutations"]
-    if permutations and len(table) / (1 + permutations) > 0.05:
-        found.append(
-            f"With {permutations} permutations and {len(table)} pairs no corrected p can fall below "
-            f"{len(table) / (1 + permutations):.2f}: raise --permutations."
-        )
-    taus = [tau for tau in summary["sensitivity_kendall_tau"].values() if tau is not None]
-    if taus and min(taus) < 0.8:
-        found.append(f"The order of the distances depends on the bandwidth (Kendall's tau down to {min(taus):.2f}).")
-    if summary["bandwidth"].get("rows_per_domain", SAMPLE) < 30:
-        found.append(
-            f"The bandwidth rests on {summary['bandwidth']['rows_per_domain']} rows of each domain, "
-            "the size of the smallest."
-        )
-    for pair in table.to_dict("records"):
-        if pair["reason"]:
-            found.append(f"{pair['left']} and {pair['right']}: {pair['reason']}.")
-    if "reason" in summary["maps"]["tsne"]:
-        found.append(f"{summary['maps']['tsne']['reason'].capitalize()}.")
-    return found

@@ -6,44 +6,24 @@ texts that two domains share are counted, because each of them moves a distance 
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from driftlab.domains.columns import choose_column, text_of
-from driftlab.domains.readers import Records, read, splits
+from driftlab.domains.encoded import numbered
+from driftlab.domains.files import Records
+from driftlab.domains.readers import read
 from driftlab.domains.seeding import generator
+from driftlab.domains.specs import DomainSpec
 from driftlab.errors import DataError, UsageError
 
 BY_WINDOW = "@window"
 """The ``group_by`` that means: texts whose visible parts are the same to the encoder."""
-
-
-@dataclass(frozen=True)
-class DomainSpec:
-    """Where the texts of a domain are.
-
-    Parameters
-    ----------
-    name : str
-    path : Path
-    split, column : str, optional
-        Empty: the only one, or guessed.
-    group : str, optional
-        What the domain belongs to on the map (the colour); its own name by default.
-    """
-
-    name: str
-    path: Path
-    split: str = ""
-    column: str = ""
-    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,64 +66,6 @@ class Domain:
         if self.clusters is not None:
             content.update(self.clusters.tobytes())
         return content.hexdigest()
-
-
-def parse_spec(text: str) -> DomainSpec:
-    """Read ``[GROUP/]NAME=PATH[::split][::column]``.
-
-    A single part after the path is a split if the folder has one of that name, else a column.
-
-    Raises
-    ------
-    UsageError
-        If it has another form.
-
-    Examples
-    --------
-    >>> parse_spec("Math/AIME=aime.jsonl::problem").column
-    'problem'
-    """
-    label, sign, target = text.partition("=")
-    group, _, name = label.rpartition("/")
-    path, *parts = target.split("::")
-    if not (sign and name.strip() and path.strip() and len(parts) <= 2):
-        raise UsageError(f"Domain {text!r}: expected NAME=PATH, NAME=PATH::column or NAME=PATH::split::column.")
-    if len(parts) == 1:
-        parts = [parts[0], ""] if parts[0] in splits(Path(path)) else ["", parts[0]]
-    split, column = parts or ("", "")
-    return DomainSpec(name.strip(), Path(path.strip()), split, column, group.strip())
-
-
-def read_manifest(path: str | Path) -> list[DomainSpec]:
-    """Read many domains from a TOML or JSON file.
-
-    One table a domain, ``[domains.NAME]`` with ``path`` and optionally ``split``, ``column`` and ``group``. Relative
-    paths start at the manifest's folder.
-
-    Raises
-    ------
-    UsageError
-        If the file is missing or has another form; names the entry.
-    """
-    file = Path(path)
-    try:
-        raw = file.read_text(encoding="utf-8")
-        content = json.loads(raw) if file.suffix == ".json" else tomllib.loads(raw)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"Manifest {file}: expected a TOML or JSON file, {error}.") from None
-    entries = content.get("domains") if isinstance(content, dict) else None
-    if not isinstance(entries, dict) or not entries:
-        raise UsageError(f"Manifest {file}: expected tables [domains.NAME], found none.")
-    return [_manifest_entry(file, str(name), entry) for name, entry in entries.items()]
-
-
-def _manifest_entry(file: Path, name: str, entry: Any) -> DomainSpec:
-    known = {"path", "split", "column", "group"}
-    if not (isinstance(entry, dict) and "path" in entry and entry.keys() <= known):
-        found = ", ".join(map(str, entry)) if isinstance(entry, dict) else type(entry).__name__
-        raise UsageError(f"Manifest {file}: domain {name!r}: expected path [, split, column, group], found {found}.")
-    values = {key: str(value) for key, value in entry.items() if key != "path"}
-    return DomainSpec(name, file.parent / str(entry["path"]), **values)
 
 
 def load_domains(
@@ -222,7 +144,7 @@ def _of_texts(
         texts=tuple(str(texts[row]) for row in rows),
         vectors=None,
         rows=np.array(rows, dtype=np.int64),
-        clusters=_numbered([labels[row] for row in rows]) if labels else None,
+        clusters=numbered([labels[row] for row in rows]) if labels else None,
         facts=_facts(spec, records.size, len(kept), unreadable, len(rows), len(set(identities)))
         | {"column": column, "column_guessed": guessed, "columns": list(records.columns)},
         identities=frozenset(identities),
@@ -257,7 +179,7 @@ def _of_arrays(
         texts=(),
         vectors=values[rows],
         rows=np.array(rows, dtype=np.int64),
-        clusters=_numbered([labels[row] for row in rows]) if labels else None,
+        clusters=numbered([labels[row] for row in rows]) if labels else None,
         facts=_facts(spec, len(values), len(kept), bad, len(rows), len(set(identities)))
         | {"column": key, "column_guessed": False, "columns": list(arrays)},
         identities=frozenset(identities),
@@ -301,11 +223,6 @@ def _labels(records: Records, group_by: str, where: str) -> list[str]:
             f"{where}: expected column {group_by!r} to group by, found {', '.join(records.columns) or 'no columns'}."
         )
     return [json.dumps(label, sort_keys=True, default=str) for label in records.column(group_by)]
-
-
-def _numbered(labels: Sequence[Any]) -> NDArray[np.int64]:
-    first: dict[Any, int] = {}
-    return np.array([first.setdefault(label, len(first)) for label in labels], dtype=np.int64)
 
 
 def _sample(rows: Sequence[int], limit: int | None, seed: int, name: str) -> list[int]:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from driftlab.domains.cache import default_cache, encode_cached
-from driftlab.domains.encoder import CharNgramEncoder, Encoded, SentenceEncoder, open_encoder, unit_rows
+from driftlab.domains.encoded import Encoded, unit_rows
+from driftlab.domains.encoder import CharNgramEncoder, open_encoder
+from driftlab.domains.sentences import SentenceEncoder
 from driftlab.errors import DataError, NumericalError, UsageError
 
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftlab.devices import exact_math
+from driftlab.domains.estimates import jackknife_variance
 from driftlab.domains.kernel_sums import pass_units
-from driftlab.domains.mmd import FACTORS, jackknife_variance, measure_distances
+from driftlab.domains.mmd import FACTORS, measure_distances
 from driftlab.domains.swaps import Swaps
 from driftlab.errors import DataError, ShapeError, UsageError
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from driftlab.domains.readers import Records, read, splits
+from driftlab.domains.files import Records
+from driftlab.domains.readers import read, splits
 from driftlab.errors import DataError
 
 ROWS = [{"prompt": "one", "n": 1}, {"prompt": "zwei ü", "n": 2}, {"prompt": "three", "n": 3}]

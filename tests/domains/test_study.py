@@ -5,11 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from driftlab.domains.encoder import CharNgramEncoder, Encoded, unit_rows
+from driftlab.domains.encoded import Encoded, unit_rows
+from driftlab.domains.encoder import CharNgramEncoder
 from driftlab.domains.mmd import measure_distances
 from driftlab.domains.reference import compare_heat_maps, read_heat_map
-from driftlab.domains.study import TABLES, Settings, describe, measure_domains
-from driftlab.domains.texts import DomainSpec, load_domains
+from driftlab.domains.settings import Settings
+from driftlab.domains.specs import DomainSpec
+from driftlab.domains.study import TABLES, describe, measure_domains
+from driftlab.domains.texts import load_domains
 from driftlab.errors import DataError, UsageError
 
 # The contract of mmd.parquet.

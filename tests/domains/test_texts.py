@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from driftlab.domains.columns import text_of
-from driftlab.domains.texts import DomainSpec, load_domains, overlaps, parse_spec, read_manifest
+from driftlab.domains.specs import DomainSpec, parse_spec, read_manifest
+from driftlab.domains.texts import load_domains, overlaps
 from driftlab.errors import DataError, UsageError
 
 
