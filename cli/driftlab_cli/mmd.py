@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from driftlab.results import ResultsDir
 
 _SHOWN = ["left", "right", "mmd2_u", "ci_low", "ci_high", "p_value", "p_holm", "null_q95", "mmd", "at_noise_floor"]
-_SEEN = ["domain", "n", "truncated_share", "duplicates", "empty", "unreadable", "column", "path"]
+_SEEN = ["domain", "n", "truncated_share", "distinct_seen", "duplicates", "empty", "unreadable", "column", "path"]
 
 
 def mmd(

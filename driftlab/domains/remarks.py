@@ -47,11 +47,11 @@ def _domain_remarks(seen: Mapping[Any, Any], grouped: bool) -> list[str]:
             f"{name}: {seen['truncated']} of {n} texts ({seen['truncated_share']:.0%}) are longer than the encoder's "
             f"{seen['window']:.0f} tokens and were cut."
         )
-    if seen["truncated"] and not grouped and seen["distinct_seen"] < n - seen["repeats"]:
+    if not grouped and (seen["distinct_seen"] or n) < n - seen["repeats"]:
         found.append(
-            f"{name}: after the cut the encoder sees {seen['distinct_seen']} different texts instead of "
-            f"{n - seen['repeats']}: many begin alike. Raise --max-tokens, or give --group-by {BY_WINDOW} for "
-            "intervals that know it."
+            f"{name}: the encoder sees {seen['distinct_seen']:.0f} different texts instead of {n - seen['repeats']} "
+            f"(cut where they begin alike, or made of unknown tokens). Give --group-by {BY_WINDOW} for intervals and "
+            "p-values that know it."
         )
     if seen["empty"]:
         found.append(f"{name}: {seen['empty']} of {seen['rows']} rows are empty and were left out.")

@@ -108,6 +108,14 @@ def test_cut_texts_are_reported_and_those_that_look_alike_counted(encoder):
     np.testing.assert_allclose(found.vectors[1], found.vectors[2], atol=1e-6)
 
 
+def test_texts_of_unknown_tokens_look_alike_without_being_cut(encoder):
+    # WordPiece turns a word of more than 100 characters into one unknown token: two proteins read the same.
+    found = encoder.encode([f"Fold {'MSKGEELFTG' * 12}.", f"Fold {'ADVNGHKFSV' * 12}.", "Fold MSKG."])
+    assert found.truncated.tolist() == [False, False, False]
+    assert found.seen.tolist() == [0, 0, 1]
+    np.testing.assert_allclose(found.vectors[0], found.vectors[1], atol=1e-6)
+
+
 def test_the_window_counts_the_closing_tokens(encoder):
     fits, over = "word " * 254, "word " * 255  # and two special tokens
     assert encoder.encode([fits, over]).truncated.tolist() == [False, True]
