@@ -5,8 +5,9 @@ In memory are one basis, one checkpoint tensor and the next one being read, what
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from driftlab.checkpoints.names import place
 from driftlab.checkpoints.sequence import CheckpointSequence, Member, Track
 from driftlab.checkpoints.tensorfile import WEIGHT_DTYPES, TensorInfo
-from driftlab.devices import resolve_device
+from driftlab.devices import exact_math, resolve_device
 from driftlab.errors import CheckpointError, NumericalError
 from driftlab.results import ResultsDir
 from driftlab.spectral.basis import Basis
@@ -29,6 +30,7 @@ from driftlab.tables import SPECTRAL, summarise
 
 TABLES = ("spectral", "spectral_summary")
 Progress = Callable[[int, str], None]
+_SMALL = 1 << 22  # entries; beyond it a matrix product keeps all cores busy by itself
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,11 @@ def scan(
     done = {track.name for track in tracks if results.has_part("spectral", track.name)}
     on_unit(sum(track.nbytes for track in tracks if track.name in done), "resumed")
     todo = [track for track in tracks if track.name not in done]
-    for track, read in _prefetched(todo):
-        rows = list(_measure_track(track, read, plan, where))
-        results.write_part("spectral", track.name, pa.Table.from_pylist(rows, schema=SPECTRAL))
-        on_unit(track.nbytes, track.name)
+    with exact_math(), _Crew(where) as crew:
+        for track, read in _prefetched(todo):
+            rows = list(_measure_track(track, read, plan, where, crew))
+            results.write_part("spectral", track.name, pa.Table.from_pylist(rows, schema=SPECTRAL))
+            on_unit(track.nbytes, track.name)
     return _finish(results, tracks, sequence)
 
 
@@ -173,24 +176,74 @@ def _to_read(track: Track) -> list[TensorInfo]:
     return [track.base, *members] if members else []
 
 
+class _Crew:
+    """Threads that measure several checkpoints of one small matrix at once.
+
+    The many small steps of a small matrix do not divide among cores; whole checkpoints do. A large matrix, and any
+    matrix on a GPU, is measured alone, its products divided among all cores.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.cores = torch.get_num_threads()
+        self.size = self.cores if device.type == "cpu" else 1
+
+    def __enter__(self) -> "_Crew":
+        self._pool = ThreadPoolExecutor(self.size, initializer=torch.set_num_threads, initargs=(1,))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(self.cores)
+
+    def run(self, jobs: Iterator[Callable[[], dict[str, Any]]], numel: int) -> Iterator[dict[str, Any]]:
+        """Yield the jobs' results in order, with no more jobs under way than threads."""
+        if self.size == 1 or numel > _SMALL:
+            yield from (job() for job in jobs)
+            return
+        torch.set_num_threads(1)
+        waiting: deque[Future[dict[str, Any]]] = deque()
+        for job in jobs:
+            waiting.append(self._pool.submit(job))
+            if len(waiting) > self.size:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+        torch.set_num_threads(self.cores)
+
+
 def _measure_track(
-    track: Track, read: Iterator[Tensor | CheckpointError], plan: Plan, device: torch.device
+    track: Track, read: Iterator[Tensor | CheckpointError], plan: Plan, device: torch.device, crew: _Crew
 ) -> Iterator[dict[str, Any]]:
     base: Basis | Tensor | str = ""
     if _to_read(track):
         base = _base(next(read), track, plan, device)
-    for member in track.members:
-        row = _row(track, member)
-        if track.excluded:
-            yield row | {"status": "skipped", "reason": "left out by --include/--exclude"}
-        elif member.status != "ok" or member.tensor is None:
-            yield row | {"status": member.status, "reason": member.reason}
-        elif not _to_read(track):
-            yield row | {"status": "skipped", "reason": track.left_out}
-        else:
-            started = time.perf_counter()
-            result = _compare(base, next(read), track, member, device)
-            yield row | result | {"seconds": time.perf_counter() - started}
+    numel = track.base.numel if track.base else 0
+    return crew.run((_job(base, read, track, member, device) for member in track.members), numel)
+
+
+def _job(
+    base: Basis | Tensor | str,
+    read: Iterator[Tensor | CheckpointError],
+    track: Track,
+    member: Member,
+    device: torch.device,
+) -> Callable[[], dict[str, Any]]:
+    """Return what is left to do for one row, its tensor read."""
+    row = _row(track, member)
+    if track.excluded:
+        return lambda: row | {"status": "skipped", "reason": "left out by --include/--exclude"}
+    if member.status != "ok" or member.tensor is None:
+        return lambda: row | {"status": member.status, "reason": member.reason}
+    if not _to_read(track):
+        return lambda: row | {"status": "skipped", "reason": track.left_out}
+    new = next(read)
+
+    def compare() -> dict[str, Any]:
+        started = time.perf_counter()
+        result = _compare(base, new, track, member, device)
+        return row | result | {"seconds": time.perf_counter() - started}
+
+    return compare
 
 
 def _base(loaded: Tensor | CheckpointError, track: Track, plan: Plan, device: torch.device) -> Basis | Tensor | str:
@@ -200,7 +253,7 @@ def _base(loaded: Tensor | CheckpointError, track: Track, plan: Plan, device: to
     if track.left_out:
         return loaded
     try:
-        return Basis(loaded.to(device), plan)
+        return Basis(loaded.to(device), plan).warm()
     except NumericalError as error:
         return str(error)
 

@@ -1,127 +1,15 @@
-"""The stored decomposition of a base matrix, and the decomposition itself with its fallbacks and self-checks."""
+"""A base matrix with its decomposition and masks, made once and used for every checkpoint."""
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-import scipy.linalg
 import torch
 from torch import Tensor
 
 from driftlab.errors import NumericalError, ShapeError
+from driftlab.spectral.decomposition import EPS, Decomposition, decompose
 from driftlab.spectral.masks import largest_mask, mask_size, smallest_mask
 from driftlab.spectral.measures import Plan
-
-EPS = torch.finfo(torch.float64).eps
-_GRAM_CONDITION = 1e6  # beyond it a Gram matrix loses the small singular values: sigma² spans more than 1e12
-
-
-@dataclass(frozen=True)
-class Decomposition:
-    r"""A thin singular value decomposition :math:`W = U\,\mathrm{diag}(\sigma)\,V^T` in float64.
-
-    Attributes
-    ----------
-    U : Tensor of shape (m, d)
-        Left vectors, d = min(m, n).
-    sigma : Tensor of shape (d,)
-        Singular values, descending.
-    V : Tensor of shape (n, d)
-        Right vectors.
-    sigma_error : Tensor of shape (d,)
-        How far each singular value can be off.
-    route : str
-        How it was made: ``gram``, ``gesdd``, ``gesvd`` (LAPACK's names), or ``zero``.
-    """
-
-    U: Tensor
-    sigma: Tensor
-    V: Tensor
-    sigma_error: Tensor
-    route: str
-
-
-def decompose(W: Tensor) -> Decomposition:
-    r"""Decompose a finite float64 matrix, by the cheapest route whose self-check passes.
-
-    The Gram route takes eigenvectors of :math:`WW^T` on the smaller side and costs a fraction of an SVD; its
-    singular values are off by about :math:`\epsilon\sigma_1^2/\sigma_i`. Ill-conditioned matrices, and results that
-    fail :math:`\|U^TU-I\|` or :math:`\sum\sigma^2=\|W\|_F^2`, go to LAPACK's ``gesdd`` and then ``gesvd``.
-
-    Parameters
-    ----------
-    W : Tensor of shape (m, n), float64
-        Finite; other values must be screened before, LAPACK may return NaN or hang on them.
-
-    Raises
-    ------
-    NumericalError
-        If no route gives a decomposition that passes its check.
-    """
-    scale = float(W.abs().max()) if W.numel() else 0.0
-    if scale == 0:
-        return _zero(W)
-    W = W / scale  # squares of entries like 1e-30 or 1e200 would leave the range of float64
-    routes: tuple[tuple[str, Callable[[Tensor], Decomposition | None]], ...] = (
-        ("gram", _gram),
-        ("gesdd", _gesdd),
-        ("gesvd", _gesvd),
-    )
-    for _, route in routes:
-        try:
-            found = route(W)
-        except (RuntimeError, np.linalg.LinAlgError):  # torch reports a failed convergence as a RuntimeError
-            continue
-        if found is not None and _passes(W, found):
-            return Decomposition(found.U, found.sigma * scale, found.V, found.sigma_error * scale, found.route)
-    raise NumericalError(
-        f"Matrix of shape {tuple(W.shape)}: expected a decomposition with orthonormal vectors, found none by "
-        f"{', '.join(name for name, _ in routes)}."
-    )
-
-
-def _gram(W: Tensor) -> Decomposition | None:
-    wide = W.shape[0] <= W.shape[1]
-    thin = W if wide else W.mT
-    values, vectors = torch.linalg.eigh(thin @ thin.mT)
-    sigma = values.clamp(min=0).sqrt().flip(0)
-    if sigma[-1] * _GRAM_CONDITION < sigma[0]:
-        return None
-    near = vectors.flip(1)
-    far = (thin.mT @ near) / sigma
-    error = len(sigma) ** 0.5 * EPS * sigma[0] ** 2 / sigma
-    left, right = (near, far) if wide else (far, near)
-    return Decomposition(left, sigma, right, error, "gram")
-
-
-def _gesdd(W: Tensor) -> Decomposition:
-    U, sigma, Vh = torch.linalg.svd(W, full_matrices=False)
-    return Decomposition(U, sigma, Vh.mT, torch.full_like(sigma, len(sigma) ** 0.5 * EPS) * sigma[0], "gesdd")
-
-
-def _gesvd(W: Tensor) -> Decomposition:
-    U, sigma, Vh = scipy.linalg.svd(W.cpu().numpy(), full_matrices=False, lapack_driver="gesvd")
-    left, values, right = (torch.as_tensor(np.ascontiguousarray(x), device=W.device) for x in (U, sigma, Vh.T))
-    return Decomposition(left, values, right, torch.full_like(values, len(values) ** 0.5 * EPS) * values[0], "gesvd")
-
-
-def _zero(W: Tensor) -> Decomposition:
-    m, n = W.shape
-    d = min(m, n)
-    zeros = W.new_zeros(d)
-    eye = torch.eye(max(m, n), d, dtype=W.dtype, device=W.device)
-    return Decomposition(eye[:m], zeros, eye[:n], zeros.clone(), "zero")
-
-
-def _passes(W: Tensor, found: Decomposition) -> bool:
-    """Check orthonormality of the short side, the norm identity, and the reconstruction through one vector."""
-    near = found.U if W.shape[0] <= W.shape[1] else found.V
-    eye = torch.eye(near.shape[1], dtype=near.dtype, device=near.device)
-    orthonormal = float((near.mT @ near - eye).abs().max()) < 1e-10
-    energy, expected = float(found.sigma.square().sum()), float(W.square().sum())
-    return orthonormal and math.isclose(energy, expected, rel_tol=1e-10)
+from driftlab.spectral.update import Frame
 
 
 class Basis:
@@ -166,6 +54,12 @@ class Basis:
         """Rows and columns."""
         return (self.W.shape[0], self.W.shape[1])
 
+    def warm(self) -> "Basis":
+        """Make what is made on demand now, so that threads may share the basis."""
+        if self.rank:
+            _ = self.norm, self.frame, self.mask, self.low_mask
+        return self
+
     @cached_property
     def rank(self) -> int:
         """Numerical rank: singular values that stand above their own error."""
@@ -176,6 +70,11 @@ class Basis:
     def norm(self) -> float:
         """Frobenius norm."""
         return float(torch.linalg.vector_norm(self.W))
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The basis in the form tracking works in; the base must have rank 1 at least."""
+        return Frame.of(self.svd)
 
     @cached_property
     def mask(self) -> Tensor:

@@ -7,14 +7,19 @@ import torch
 from torch import Tensor
 
 from driftlab.devices import exact_math
-from driftlab.errors import ShapeError
+from driftlab.errors import NumericalError, ShapeError
 from driftlab.spectral.basis import Basis, require_matrix
 from driftlab.spectral.exact import measure_exact
-from driftlab.spectral.masks import changed_mask, iou, random_iou, share_inside
+from driftlab.spectral.masks import changed_mask, count_true, iou, random_iou, share_inside
 from driftlab.spectral.measures import MEASURES, NO_DRIFT
+from driftlab.spectral.nulls import null_update
 from driftlab.spectral.spectrum import effective_rank, gap_at_rank, ratio
+from driftlab.spectral.tracking import measure_tracked
 
-_SLACK = 1e-9
+_SLACK = 1e-6
+_SMALLEST = 128  # below it a decomposition costs no more than tracking
+_SUPPORT = ("mask_update_iou", "mask_update_overlap", "low_mask_overlap")
+_NULL_TOLERANCE = 30.0  # a null's error may be this many times the tolerance: it is compared, not quoted
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ def measure(basis: Basis, new: Tensor, key: str = "") -> Drift:
     Parameters
     ----------
     basis : Basis
-        The base, decomposed once.
+        The base, decomposed once, with the plan of what to measure.
     new : Tensor of shape (m, n)
         The checkpoint's matrix in its stored type, on the basis's device.
     key : str, default ""
@@ -78,22 +83,33 @@ def measure(basis: Basis, new: Tensor, key: str = "") -> Drift:
     with exact_math():
         if new.dtype == basis.stored.dtype and torch.equal(new, basis.stored):
             return _identical(basis)
-        require_matrix("checkpoint", new)
-        values = _of_base(basis) | support_measures(basis, new)
-        wide = new.double()
-        structural, errors = measure_exact(basis, wide)
+        D = difference(basis.stored, new)
+        size = frobenius(D)
+        if not math.isfinite(size):
+            require_matrix("checkpoint", new)
+        values = _of_base(basis) | support_measures(basis, _changed(basis.stored, new, D))
+        structural, errors, method = _structural(basis, D, basis.plan.tolerance)
         values |= structural
-        values["rel_frobenius"] = ratio(float(torch.linalg.vector_norm(wide - basis.W)), basis.norm)
+        values["rel_frobenius"] = ratio(size, basis.norm)
         _check_bounds(values, errors)
+        nulls = _nulls(basis, D, values["update_density"], key)
     reason = "" if basis.rank else "the base is zero: relative measures are undefined"
-    return Drift(_select(basis, values), errors, {}, "exact", basis.k, basis.r, reason)
+    return Drift(_select(basis, values), errors, nulls, method, basis.k, basis.r, reason)
 
 
-def support_measures(basis: Basis, new: Tensor) -> dict[str, float]:
-    """Measures of which entries changed, from the stored values alone."""
+def difference(base: Tensor, new: Tensor) -> Tensor:
+    """Return the update in the narrowest type that holds it: float32 for two 16-bit matrices, else float64.
+
+    It is exact unless two values lie many powers of two apart, where the smaller one is below the last bit.
+    """
+    wide = torch.float32 if base.dtype.itemsize == new.dtype.itemsize == 2 else torch.float64
+    return new.to(wide) - base.to(wide)
+
+
+def support_measures(basis: Basis, changed: Tensor) -> dict[str, float]:
+    """Measures of which entries changed."""
     plan = basis.plan
-    changed = changed_mask(basis.stored, new)
-    density = float(torch.count_nonzero(changed)) / changed.numel()
+    density = count_true(changed) / changed.numel()
     values = {
         "update_density": density,
         "update_sparsity": 1.0 - density,
@@ -105,6 +121,66 @@ def support_measures(basis: Basis, new: Tensor) -> dict[str, float]:
     if plan.wants("low_mask_overlap"):
         values["low_mask_overlap"] = share_inside(changed, basis.low_mask)
     return values
+
+
+def _changed(base: Tensor, new: Tensor, D: Tensor) -> Tensor:
+    """Mark changed entries; for two matrices of one 16-bit type a difference of 0 says the same and is at hand."""
+    if base.dtype == new.dtype and base.dtype in (torch.bfloat16, torch.float16):
+        return D != 0
+    return changed_mask(base, new)
+
+
+def _structural(basis: Basis, D: Tensor, tolerance: float) -> tuple[dict[str, float], dict[str, float], str]:
+    """Track where the plan allows it and every error stays within the tolerance, else decompose."""
+    if basis.plan.method == "auto" and min(basis.shape) >= _SMALLEST and basis.rank:
+        values, errors = measure_tracked(basis, D)
+        if all(within(name, values, error, tolerance) for name, error in errors.items()):
+            return values, errors, "tracked"
+    values, errors = measure_exact(basis, basis.W + D)
+    return values, errors, "exact"
+
+
+def within(name: str, values: dict[str, float], error: float, tolerance: float) -> bool:
+    """Whether the error of a measure is within the relative tolerance.
+
+    A median angle may be zero but for rounding while the largest is not (an update of low rank): it is held to a
+    hundredth of the largest.
+    """
+    scale = abs(values.get(name, math.nan))
+    if name.startswith("median_angle"):
+        scale = max(scale, 0.01 * values.get(name.replace("median", "max"), math.nan))
+    return math.isfinite(error) and error <= tolerance * scale
+
+
+def _nulls(basis: Basis, D: Tensor, density: float, key: str) -> dict[str, float]:
+    """Measure nulls of the update and average them over the draws."""
+    plan = basis.plan
+    if plan.null == "none" or not basis.rank:
+        return {}
+    draws = []
+    for draw in range(plan.null_draws):
+        fake = null_update(D, plan.null, plan.seed, f"{key}\0{draw}")
+        values, _, _ = _structural(basis, fake, _NULL_TOLERANCE * plan.tolerance)
+        if plan.null == "permute":
+            values |= _permuted_support(basis, density, f"{key}\0{draw}")
+        draws.append(values)
+    names = [name for name, measure in MEASURES.items() if plan.null in measure.nulls and plan.wants(name)]
+    return {name: sum(draw.get(name, math.nan) for draw in draws) / len(draws) for name in names}
+
+
+def _permuted_support(basis: Basis, density: float, key: str) -> dict[str, float]:
+    """Support measures of as many changed entries in random places."""
+    count = round(density * basis.W.numel())
+    ones = torch.zeros(basis.W.numel(), device=basis.W.device)
+    ones[:count] = 1.0
+    changed = null_update(ones, "permute", basis.plan.seed, key).bool().reshape(basis.W.shape)
+    values = support_measures(basis, changed)
+    return {name: values[name] for name in _SUPPORT if name in values}
+
+
+def frobenius(D: Tensor) -> float:
+    """Return the Frobenius norm: rows in the type of D, their sum in float64; off by 1e-7 at most, relatively."""
+    return float(torch.linalg.vector_norm(torch.linalg.vector_norm(D, dim=1).double()))
 
 
 def _of_base(basis: Basis) -> dict[str, float]:
@@ -126,9 +202,7 @@ def _select(basis: Basis, values: dict[str, float]) -> dict[str, float]:
 
 
 def _check_bounds(values: dict[str, float], errors: dict[str, float]) -> None:
-    """Hold the free bounds: Mirsky's for the spectrum."""
-    from driftlab.errors import NumericalError
-
+    """Hold Mirsky's bound on the spectrum, which costs nothing."""
     shift, size = values.get("nss", math.nan), values["rel_frobenius"]
     if shift > size * (1 + _SLACK) + errors.get("nss", 0.0):
         raise NumericalError(f"Self-check failed: nss {shift:.6g} exceeds rel_frobenius {size:.6g} (Mirsky's bound).")

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from driftlab.spectral.basis import EPS, Basis, Decomposition, decompose, principal_mask
+from driftlab.spectral.basis import Basis, principal_mask
+from driftlab.spectral.decomposition import EPS, Decomposition, decompose
 from driftlab.spectral.masks import iou
 from driftlab.spectral.spectrum import effective_rank, isospectral_ratio, nss, ratio, stable_rank
 from driftlab.spectral.subspaces import (

@@ -1,0 +1,115 @@
+"""The new singular values from the update, and how far their shift can be off."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from driftlab.spectral.tracked_subspace import bottom_values
+from driftlab.spectral.update import WINDOW, Update, Window, mixing
+
+_CENTRE = 32
+_SAMPLE = 64
+_SAFETY = 6.0
+_ROUNDING = 1e-8  # of ‖D‖_F in the diagonal of E; measured on 576 × 1536
+_FLOOR = 1e-7
+
+
+def spectrum(update: Update, tolerance: float) -> tuple[Tensor, float]:
+    """Return the new singular values, scaled and in the base's order, and the relative error of their shift's norm.
+
+    Pairs of levels first, each an exact 2 × 2 problem; where their third order is not negligible, overlapping windows
+    of 64 of which the middle 32 values are taken; where the smallest values are at fault, those by projection.
+
+    Parameters
+    ----------
+    update : Update
+    tolerance : float
+        Relative error of ``nss`` below which pairs are enough.
+
+    Returns
+    -------
+    values : Tensor of shape (m,), float64
+        Not sorted: two close values may have crossed.
+    error : float
+        Relative error of ‖σ(W1) − σ(W0)‖; infinite where the expansion does not hold.
+    """
+    H, level = update.first, update.level
+    if len(level) > WINDOW:
+        narrow = level.float()
+        T = mixing(H, narrow[:, None] - narrow)
+        values = _root(level + (T * H).sum(1).double())
+        rows = _rows(len(level), level.device)
+        error = shift_error(update, values, T[rows], rows)
+        if error <= tolerance / 3:
+            return values, error
+    return _windowed(update, tolerance)
+
+
+def _windowed(update: Update, tolerance: float) -> tuple[Tensor, float]:
+    level = update.level
+    values = torch.empty_like(level)
+    rows = _rows(len(level), level.device)
+    kept = []
+    for start, stop, low, high in windows(len(level)):
+        window = Window.of(update, start, stop)
+        values[low:high] = torch.linalg.eigvalsh(window.M).flip(0)[low - start : high - start]
+        kept.append(window.T[rows[(rows >= low) & (rows < high)] - start])
+    values, T = _root(values), torch.cat(kept)
+    error = shift_error(update, values, T, rows)
+    if error <= tolerance or len(level) <= WINDOW:
+        return values, error
+    values[-WINDOW:] = bottom_values(update, WINDOW, tolerance)
+    done = rows >= len(level) - WINDOW
+    T[done] = 0
+    return values, shift_error(update, values, T, rows)
+
+
+def windows(d: int) -> list[tuple[int, int, int, int]]:
+    """Return (start, stop, low, high): overlapping windows, and the rows each is used for.
+
+    Examples
+    --------
+    >>> windows(80)
+    [(0, 64, 0, 32), (16, 80, 32, 64), (16, 80, 64, 80)]
+    """
+    if d <= WINDOW:
+        return [(0, d, 0, d)]
+    margin = (WINDOW - _CENTRE) // 2
+    starts = [(max(0, min(low - margin, d - WINDOW)), low) for low in range(0, d, _CENTRE)]
+    return [(start, start + WINDOW, low, min(low + _CENTRE, d)) for start, low in starts]
+
+
+def shift_error(update: Update, values: Tensor, T: Tensor, rows: Tensor) -> float:
+    """Estimate the relative error of ‖σ(W1) − σ(W0)‖ from the third-order term of some of the singular values.
+
+    Errors e_i of single values have no common sign, so the norm is off by about sqrt(Σ e_i² Δ_i²)/‖Δ‖. Three times
+    that is taken, beside the sampled Σ e_i Δ_i itself and Σ e_i²; all six times, for what close neighbours within a
+    window add. Rounding of float32 products comes on top. Couplings of second order to distant levels, which are
+    left out of the values, count as if they were errors.
+    """
+    shift = values - update.frame.sigma
+    total = float(shift.square().sum())
+    if not math.isfinite(total) or total == 0:
+        return math.inf
+    second = update.second[rows] * (T != 0)
+    narrow = update.level.float()
+    third = ((T @ update.first + 2 * second) * T).sum(1).double()
+    third = third.abs() + (mixing(second, narrow[rows, None] - narrow) * second).sum(1).double().abs()
+    here = values[rows]
+    error = third / (here + (here.square() + third.abs()).sqrt()).clamp(min=torch.finfo(torch.float32).tiny)
+    factor = len(shift) / len(rows)
+    moved = error * shift[rows]
+    spread = math.sqrt(factor * float(moved.square().sum()))
+    sampled = abs(factor * float(moved.sum()))
+    square = factor * float(error.square().sum())
+    return _SAFETY * (sampled + 3 * spread + square) / total + _ROUNDING * update.norm / math.sqrt(total) + _FLOOR
+
+
+def _rows(d: int, device: torch.device) -> Tensor:
+    """Rows whose third order is computed: all of a few, else 64 spread evenly."""
+    return torch.linspace(0, d - 1, d if d <= 4 * _SAMPLE else _SAMPLE, device=device).round().long()
+
+
+def _root(squared: Tensor) -> Tensor:
+    return squared.clamp(min=0).sqrt()
