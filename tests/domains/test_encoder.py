@@ -129,6 +129,23 @@ def test_the_prompt_is_explicit_and_counts():
     assert plain.key != prompted.key
 
 
+def test_a_prompt_stored_in_the_model_is_not_used(tmp_path, encoder):
+    copy = tmp_path / "copy"
+    shutil.copytree(minilm(), copy)
+    file = copy / "config_sentence_transformers.json"
+    stored = json.loads(file.read_text()) | {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    file.write_text(json.dumps(stored))
+    text = ["a question"]
+    np.testing.assert_allclose(SentenceEncoder(copy).encode(text).vectors, encoder.encode(text).vectors, atol=1e-6)
+
+
+def test_the_dtype_is_that_of_the_arithmetic(encoder):
+    half = SentenceEncoder(minilm(), dtype="bfloat16")
+    apart = np.abs(half.encode(["a question"]).vectors - encoder.encode(["a question"]).vectors).max()
+    assert 1e-5 < apart < 1e-2
+    assert half.key != encoder.key
+
+
 def test_every_setting_that_changes_a_vector_changes_the_key(encoder):
     keys = {encoder.key, SentenceEncoder(minilm(), batch=8).key, SentenceEncoder(minilm(), max_tokens=64).key}
     assert len(keys) == 3
