@@ -84,8 +84,8 @@ def mmd(
         kept = cache or default_cache()
         study = measure_domains(sets, engine, settings, cache=kept, reference=reference, progress=say.progress)
         results.write_json("mmd", study.summary)
-        for name, table in study.tables.items():
-            results.write_table(name, table)
+        for name in reversed(study.tables):  # "mmd" last: it says that all are there
+            results.write_table(name, study.tables[name])
         results.finish(inputs=[one.facts for one in sets])
     if csv:
         for name in filter(results.has, TABLES):

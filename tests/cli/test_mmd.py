@@ -85,6 +85,25 @@ def test_resume_repeats_the_report_and_refuses_other_settings(files, tmp_path, c
     assert "Cannot resume" in capsys.readouterr().err
 
 
+def test_a_run_stopped_between_two_tables_is_finished_by_resume(files, tmp_path, monkeypatch):
+    command = ["mmd", *files, "-o", str(tmp_path / "o"), "--permutations", "9", "-q"]
+    write, written = ResultsDir.write_table, []
+
+    def stop_at_the_third(self, name, table):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(name)
+        return write(self, name, table)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultsDir, "write_table", stop_at_the_third)
+        assert run(command) == 130
+    assert run([*command, "--resume"]) == 0
+    assert run([*command[:-1], "-o", str(tmp_path / "whole")]) == 0
+    assert tables(tmp_path / "o") == tables(tmp_path / "whole")
+    assert ResultsDir.open(tmp_path / "o").manifest()["commands"]["mmd"]["end"]
+
+
 def test_a_sixth_domain_with_the_frozen_bandwidth_changes_no_old_cell(files, tmp_path, capsys):
     assert run(["mmd", *files, "-o", str(tmp_path / "a"), "--permutations", "99", "-q"]) == 0
     (tmp_path / "new.txt").write_text("\n".join(f"an essay about {i}" for i in range(30)))

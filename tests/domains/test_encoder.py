@@ -78,6 +78,22 @@ def test_a_missing_folder_is_never_looked_up_on_the_network(no_network, monkeypa
             open_encoder(name)
 
 
+@pytest.mark.parametrize(("name", "local"), [("owner/model", True), ("hf:owner/model", False)])
+def test_only_an_explicit_name_may_download(monkeypatch, tmp_path, name, local):
+    asked = []
+
+    def snapshot(repository, *, local_files_only):
+        asked.append((repository, local_files_only))
+        raise OSError("no route to host.\nmore")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    message = "there is no such folder" if local else r"could not be downloaded: no route to host\. Give a local folder"
+    with pytest.raises(DataError, match=message):
+        open_encoder(name)
+    assert asked == [("owner/model", local)]
+
+
 def test_a_folder_without_modules_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(DataError, match=r"with modules\.json, found config\.json\. A bare transformer has no pooling"):
