@@ -14,9 +14,9 @@ import json
 import os
 import platform
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,7 +26,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from driftlab.errors import ResultsError
+from driftlab.errors import ResultsError, UsageError
+from driftlab.files import write_parquet, write_text
 
 SCHEMA_VERSION = 1
 _PACKAGES = ("driftlab", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "transformers", "pyarrow")
@@ -74,7 +75,7 @@ class ResultsDir:
         argv : sequence of str, optional
             The command line, for the record.
         tables : sequence of str, optional
-            The tables this command owns. ``force`` deletes these and nothing else.
+            The tables this command owns. ``force`` deletes these, their parts, and nothing else.
         resume : bool, default False
             Keep what is there and continue. Another command may add its tables to the same folder this way.
         force : bool, default False
@@ -82,11 +83,15 @@ class ResultsDir:
 
         Raises
         ------
+        UsageError
+            If both flags are given.
         ResultsError
-            If the folder is not empty and neither flag is given, if it is a file, or if the settings of the
-            run to resume differ.
+            If the folder is not empty and neither flag is given, if it cannot be made, if the settings of the run to
+            resume differ, or if there are tables but no record of the run that made them.
         """
         folder = Path(path)
+        if resume and force:
+            raise UsageError("--resume and --force: expected one of them, found both.")
         if folder.exists() and not folder.is_dir():
             raise ResultsError(f"Output {folder}: expected a folder, found a file.", "Choose another --out.")
         occupied = folder.is_dir() and any(folder.iterdir())
@@ -96,16 +101,22 @@ class ResultsDir:
                 f"{sum(1 for _ in folder.iterdir())} entries.",
                 "Give --resume to continue the run in it, or --force to start it again.",
             )
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         results = cls(folder, command)
         manifest = results.manifest() if (folder / "manifest.json").exists() else _new_manifest()
         before = manifest["commands"].get(command)
-        if before is not None and resume and not force:
+        if before is not None and resume:
             _same_config(before["config"], _plain(config), folder)
             before["resumed"] = [*before.get("resumed", []), _now()]
         else:
+            orphans = [name for name in tables if results.has(name)]
+            if orphans and not force:
+                raise ResultsError(
+                    f"Cannot resume {folder}: it has the table {orphans[0]}, but no record of a {command} run.",
+                    "Give --force to replace the table, or another --out.",
+                )
             for name in tables:
-                shutil.rmtree(folder / name, ignore_errors=True)
+                results.drop_parts(name)
                 (folder / f"{name}.parquet").unlink(missing_ok=True)
             manifest["commands"][command] = {
                 "argv": list(argv),
@@ -124,7 +135,7 @@ class ResultsDir:
         Raises
         ------
         ResultsError
-            If it is not a results folder, or written by a newer driftlab.
+            If it is not a results folder, or of another schema version.
         """
         folder = Path(path)
         if not (folder / "manifest.json").is_file():
@@ -133,12 +144,7 @@ class ResultsDir:
                 "Give the folder that a driftlab command wrote with -o.",
             )
         results = cls(folder)
-        found = results.manifest().get("schema_version")
-        if found != SCHEMA_VERSION:
-            raise ResultsError(
-                f"{folder}/manifest.json: expected schema version {SCHEMA_VERSION}, found {found!r}.",
-                "Measure again with this version, or read it with the driftlab that wrote it.",
-            )
+        results.manifest()
         return results
 
     def manifest(self) -> dict[str, Any]:
@@ -148,7 +154,14 @@ class ResultsDir:
             content = json.loads(file.read_text(encoding="utf-8"))
             content["commands"].items()
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise ResultsError(f"{file}: expected a driftlab manifest, found something else.") from None
+            raise ResultsError(
+                f"{file}: expected a driftlab manifest, found something else.", "Choose another folder."
+            ) from None
+        if content.get("schema_version") != SCHEMA_VERSION:
+            raise ResultsError(
+                f"{file}: expected schema version {SCHEMA_VERSION}, found {content.get('schema_version')!r}.",
+                "Measure again with this version, or use the driftlab that wrote it.",
+            )
         return dict(content)
 
     def update(self, **entries: Any) -> None:
@@ -188,11 +201,11 @@ class ResultsDir:
 
     def write_table(self, name: str, table: pa.Table | pd.DataFrame) -> Path:
         """Write a whole table under its final name."""
-        return _write_parquet(self.path / f"{name}.parquet", table)
+        return write_parquet(self.path / f"{name}.parquet", table)
 
     def write_json(self, name: str, content: Any) -> Path:
         """Write ``content`` as ``NAME.json``."""
-        return _write_text(self.path / f"{name}.json", json.dumps(_plain(content), indent=2) + "\n")
+        return write_text(self.path / f"{name}.json", json.dumps(_plain(content), indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read ``NAME.json``.
@@ -212,7 +225,7 @@ class ResultsDir:
 
     def write_csv(self, name: str) -> Path:
         """Export the finished table ``name`` as CSV beside it."""
-        return _write_text(self.path / f"{name}.csv", self.table(name).to_csv(index=False, lineterminator="\n"))
+        return write_text(self.path / f"{name}.csv", self.table(name).to_csv(index=False, lineterminator="\n"))
 
     # -- parts ------------------------------------------------------------
 
@@ -222,17 +235,35 @@ class ResultsDir:
 
     def write_part(self, name: str, unit: str, table: pa.Table) -> Path:
         """Write the rows of one unit of work."""
-        return _write_parquet(self._part(name, unit), table)
+        return write_parquet(self._part(name, unit), table)
 
     def merge_parts(self, name: str, units: Iterable[str], schema: pa.Schema) -> pa.Table:
-        """Join the parts of ``units``, in that order, into the finished table and return it."""
-        parts = [pq.read_table(self._part(name, unit), schema=schema) for unit in units if self.has_part(name, unit)]
-        table = pa.concat_tables(parts) if parts else schema.empty_table()
-        return table
+        """Join the parts of ``units``, in that order, into one table.
+
+        Raises
+        ------
+        ResultsError
+            If a part is missing or unreadable.
+        """
+        parts = [schema.empty_table()]
+        for unit in units:
+            try:
+                parts.append(pq.read_table(self._part(name, unit), schema=schema))
+            except (OSError, pa.ArrowException):
+                raise ResultsError(
+                    f"{self._part(name, unit)}: expected the rows of {unit}, found no readable Parquet file.",
+                    "Delete it if it is there, then give --resume: only this part is made again.",
+                ) from None
+        return pa.concat_tables(parts)
 
     def drop_parts(self, name: str) -> None:
-        """Delete the parts of a table that has been merged."""
-        shutil.rmtree(self.path / name, ignore_errors=True)
+        """Delete the parts of a table, and their folder unless it holds something else."""
+        folder = self.path / name
+        for pattern in ("part-*.parquet", ".part-*.tmp"):
+            for file in folder.glob(pattern):
+                file.unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
 
     def _part(self, name: str, unit: str) -> Path:
         digest = hashlib.sha256(unit.encode()).hexdigest()[:12]
@@ -240,7 +271,7 @@ class ResultsDir:
         return self.path / name / f"part-{readable}-{digest}.parquet"
 
     def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        _write_text(self.path / "manifest.json", json.dumps(manifest, indent=2) + "\n")
+        write_text(self.path / "manifest.json", json.dumps(manifest, indent=2) + "\n")
 
 
 def _new_manifest() -> dict[str, Any]:
@@ -261,18 +292,38 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _same_config(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    for key in sorted({*before, *now}):
-        if before.get(key) != now.get(key):
-            raise ResultsError(
-                f"Cannot resume {folder}: it was made with {key} = {_short(before.get(key))}, "
-                f"this run has {_short(now.get(key))}.",
-                "Use the same settings, another --out, or --force to start again.",
-            )
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultsError(
+            f"Output folder {folder}: cannot be made ({error.strerror}).", "Choose another --out."
+        ) from None
+
+
+def _same_config(before: Any, now: Any, folder: Path) -> None:
+    different = _difference(before, now, "")
+    if different is not None:
+        where, old, new = different
+        raise ResultsError(
+            f"Cannot resume {folder}: it was made with {where} = {_short(old)}, this run has {_short(new)}.",
+            "Use the same settings, another --out, or --force to start again.",
+        )
+
+
+def _difference(before: Any, now: Any, where: str) -> tuple[str, Any, Any] | None:
+    """Return the first place where two settings differ, and what stands there."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        pairs = [(f"{where}.{key}".lstrip("."), before.get(key), now.get(key)) for key in sorted({*before, *now})]
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = [(f"{where}[{i}]", *pair) for i, pair in enumerate(zip(before, now, strict=True))]
+    else:
+        return None if before == now else (where, before, now)
+    return next((found for name, old, new in pairs if (found := _difference(old, new, name))), None)
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    text = f"{len(value)} entries" if isinstance(value, list) and len(value) > 3 else json.dumps(value)
     return text if len(text) <= 120 else text[:117] + "..."
 
 
@@ -283,24 +334,3 @@ def _plain(value: Any) -> Any:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _write_parquet(file: Path, table: pa.Table | pd.DataFrame) -> Path:
-    arrow = pa.Table.from_pandas(table, preserve_index=False) if isinstance(table, pd.DataFrame) else table
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    pq.write_table(arrow, temporary, compression="zstd")
-    return _into_place(temporary, file)
-
-
-def _write_text(file: Path, text: str) -> Path:
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    return _into_place(temporary, file)
-
-
-def _into_place(temporary: Path, file: Path) -> Path:
-    with temporary.open("rb") as handle:
-        os.fsync(handle.fileno())
-    temporary.replace(file)
-    return file

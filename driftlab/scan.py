@@ -5,9 +5,7 @@ In memory are one basis, one checkpoint tensor and the next one being read, what
 """
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,12 +15,14 @@ import torch
 from torch import Tensor
 
 from driftlab.checkpoints.names import place
-from driftlab.checkpoints.sequence import CheckpointSequence, Member, Track
-from driftlab.checkpoints.tensorfile import WEIGHT_DTYPES, TensorInfo
+from driftlab.checkpoints.reading import prefetched, to_read
+from driftlab.checkpoints.sequence import CheckpointSequence
+from driftlab.checkpoints.tracks import Checkpoint, Member, Track
+from driftlab.crew import Crew
 from driftlab.devices import exact_math, resolve_device
 from driftlab.errors import CheckpointError, NumericalError
 from driftlab.results import ResultsDir
-from driftlab.spectral.basis import Basis
+from driftlab.spectral.basis import Basis, bad_values
 from driftlab.spectral.drift import Drift, measure
 from driftlab.spectral.masks import changed_mask
 from driftlab.spectral.measures import MEASURES, Plan
@@ -74,31 +74,56 @@ def scan(
     ------
     UsageError
         If the device or an expression is wrong.
+    CheckpointError
+        If no tensor is a matrix that can be measured.
     """
     where = resolve_device(device)
     tracks = sequence.tracks(include, exclude)
+    require_matrices(tracks)
     if all(results.has(table) for table in TABLES):  # a finished run, resumed: nothing is left to do
+        results.drop_parts("spectral")
         return _outcome(results.table("spectral"))
     done = {track.name for track in tracks if results.has_part("spectral", track.name)}
     on_unit(sum(track.nbytes for track in tracks if track.name in done), "resumed")
     todo = [track for track in tracks if track.name not in done]
-    with exact_math(), _Crew(where) as crew:
-        for track, read in _prefetched(todo):
+    with exact_math(), Crew(where) as crew:
+        for track, read in prefetched(todo):
             rows = list(_measure_track(track, read, plan, where, crew))
             results.write_part("spectral", track.name, pa.Table.from_pylist(rows, schema=SPECTRAL))
             on_unit(track.nbytes, track.name)
     return _finish(results, tracks, sequence)
 
 
+def require_matrices(tracks: list[Track]) -> None:
+    """Raise unless the spectral measures apply to one tensor at least.
+
+    Raises
+    ------
+    CheckpointError
+        With the reason that leaves out most of them.
+    """
+    reasons = [track.left_out for track in tracks if not track.excluded]
+    if reasons and all(reasons):
+        most = max(reasons, key=reasons.count)
+        raise CheckpointError(
+            f"No matrix to measure among {len(reasons)} tensors; {reasons.count(most)} of them: {most}.",
+            "Embeddings and output heads are measured where --include names them.",
+        )
+
+
 def describe(sequence: CheckpointSequence, plan: Plan, **options: Any) -> dict[str, Any]:
     """Return every setting and input that a scan's numbers depend on, for the manifest."""
     base = sequence.base
-    checkpoints = [
-        {"run": run, "label": c.label, "path": str(c.path.resolve()), "header": c.digest, "error": c.error}
-        for run, c in sequence.checkpoints
-    ]
-    inputs = {"base": {"path": str(base.path.resolve()), "header": base.digest}, "checkpoints": checkpoints}
+    checkpoints = [{"run": run, "label": c.label, **_source(c), "error": c.error} for run, c in sequence.checkpoints]
+    inputs = {"base": _source(base), "checkpoints": checkpoints}
     return {**asdict(plan), **options, **inputs}
+
+
+def _source(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what tells that the files are still the same: where, their headers, when they were last written."""
+    tensors = checkpoint.weights.tensors.values() if checkpoint.weights else ()
+    written = max((tensor.stamp[1] for tensor in tensors), default=None)
+    return {"path": str(checkpoint.path.resolve()), "header": checkpoint.digest, "written_ns": written}
 
 
 def _finish(results: ResultsDir, tracks: list[Track], sequence: CheckpointSequence) -> Outcome:
@@ -124,12 +149,18 @@ def _outcome(frame: pd.DataFrame) -> Outcome:
 def _notes(frame: pd.DataFrame) -> Iterator[str]:
     """Say what a reader of the table would otherwise overlook."""
     ok = frame[frame["status"] == "ok"]
-    for (run, label), rows in ok.groupby(["run", "label"], sort=False):
-        same = (rows["method"] == "identical").all()
-        if same and label != "base":
-            yield f"{run} {label} equals the base in every compared matrix: is it the trained model?"
-        if not same and label == "base":
+    for (run, label), rows in frame.groupby(["run", "label"], sort=False):
+        measured = rows[rows["status"] == "ok"]
+        failed = rows[rows["status"] == "failed"]
+        is_base = (rows["order"] == 0).any()
+        moved = ((measured["method"] != "identical") & (measured["rel_frobenius"] != 0)).any()
+        if measured.empty:
+            reason = (rows if failed.empty else failed)["reason"].mode()[0]
+            yield f"{run} {label}: no matrix was measured; most often: {reason}"
+        elif is_base and moved:
             yield f"the base of run {run} is not the base of this sequence: its row 'base' shows the difference"
+        elif not is_base and not moved:
+            yield f"{run} {label} equals the base in every compared matrix: is it the trained model?"
     mixed = ok.loc[ok["dtype"] != ok["base_dtype"], ["base_dtype", "dtype"]].drop_duplicates()
     for before, after in mixed.itertuples(index=False):
         yield f"base stored as {before}, checkpoints as {after}: part of the drift is that rounding"
@@ -140,82 +171,11 @@ def _notes(frame: pd.DataFrame) -> Iterator[str]:
 # -- one tensor through all checkpoints --------------------------------------------------------------------------
 
 
-def _prefetched(tracks: list[Track]) -> Iterator[tuple[Track, Iterator[Tensor | CheckpointError]]]:
-    """Yield each track with an iterator over its tensors, base first; one tensor ahead is read in the background."""
-    order = [info for track in tracks for info in _to_read(track)]
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        stream = _read_ahead(pool, order)
-        for track in tracks:
-            count = len(_to_read(track))
-            yield track, (next(stream) for _ in range(count))
-
-
-def _read_ahead(pool: ThreadPoolExecutor, order: Iterable[TensorInfo]) -> Iterator[Tensor | CheckpointError]:
-    pending = None
-    for info in order:
-        following = pool.submit(_read, info)
-        if pending is not None:
-            yield pending.result()
-        pending = following
-    if pending is not None:
-        yield pending.result()
-
-
-def _read(info: TensorInfo) -> Tensor | CheckpointError:
-    try:
-        return info.read()
-    except CheckpointError as error:
-        return error
-
-
-def _to_read(track: Track) -> list[TensorInfo]:
-    """Return the tensors of a track that are compared: the base first, then every readable member."""
-    if track.base is None or track.excluded or track.base.dtype not in WEIGHT_DTYPES or not track.base.numel:
-        return []
-    members = [m.tensor for m in track.members if m.status == "ok" and m.tensor is not None]
-    return [track.base, *members] if members else []
-
-
-class _Crew:
-    """Threads that measure several checkpoints of one small matrix at once.
-
-    The many small steps of a small matrix do not divide among cores; whole checkpoints do. A large matrix, and any
-    matrix on a GPU, is measured alone, its products divided among all cores.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.cores = torch.get_num_threads()
-        self.size = self.cores if device.type == "cpu" else 1
-
-    def __enter__(self) -> "_Crew":
-        self._pool = ThreadPoolExecutor(self.size, initializer=torch.set_num_threads, initargs=(1,))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(self.cores)
-
-    def run(self, jobs: Iterator[Callable[[], dict[str, Any]]], numel: int) -> Iterator[dict[str, Any]]:
-        """Yield the jobs' results in order, with no more jobs under way than threads."""
-        if self.size == 1 or numel > _SMALL:
-            yield from (job() for job in jobs)
-            return
-        torch.set_num_threads(1)
-        waiting: deque[Future[dict[str, Any]]] = deque()
-        for job in jobs:
-            waiting.append(self._pool.submit(job))
-            if len(waiting) > self.size:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-        torch.set_num_threads(self.cores)
-
-
 def _measure_track(
-    track: Track, read: Iterator[Tensor | CheckpointError], plan: Plan, device: torch.device, crew: _Crew
+    track: Track, read: Iterator[Tensor | CheckpointError], plan: Plan, device: torch.device, crew: Crew
 ) -> Iterator[dict[str, Any]]:
     base: Basis | Tensor | str = ""
-    if _to_read(track):
+    if to_read(track):
         base = _base(next(read), track, plan, device)
     numel = track.base.numel if track.base else 0
     return crew.run((_job(base, read, track, member, device) for member in track.members), numel)
@@ -234,7 +194,7 @@ def _job(
         return lambda: row | {"status": "skipped", "reason": "left out by --include/--exclude"}
     if member.status != "ok" or member.tensor is None:
         return lambda: row | {"status": member.status, "reason": member.reason}
-    if not _to_read(track):
+    if not to_read(track):
         return lambda: row | {"status": "skipped", "reason": track.left_out}
     new = next(read)
 
@@ -251,11 +211,14 @@ def _base(loaded: Tensor | CheckpointError, track: Track, plan: Plan, device: to
     if isinstance(loaded, CheckpointError):
         return f"base: {loaded}"
     if track.left_out:
-        return loaded
+        bad = bad_values(loaded)
+        return f"base: expected finite values, found {bad}." if bad else loaded
     try:
         return Basis(loaded.to(device), plan).warm()
     except NumericalError as error:
         return str(error)
+    except (MemoryError, torch.OutOfMemoryError):
+        return _out_of_memory(device)
 
 
 def _compare(
@@ -266,24 +229,38 @@ def _compare(
     if isinstance(new, CheckpointError):
         return {"status": "failed", "reason": str(new)}
     if isinstance(base, Tensor):
-        return {"status": "skipped", "reason": track.left_out} | _density(base, new)
+        return _left_out(base, new, member.reason or track.left_out)
     try:
         key = f"{track.name}\0{member.run}\0{member.checkpoint.label}"
         return _columns(measure(base, new.to(device), key), base.plan)
     except NumericalError as error:
         return {"status": "failed", "reason": str(error)}
+    except (MemoryError, torch.OutOfMemoryError):
+        return {"status": "failed", "reason": _out_of_memory(device)}
 
 
-def _density(base: Tensor, new: Tensor) -> dict[str, float]:
-    """Update density of a tensor that the spectral measures leave out, in slices that bound the memory."""
+def _out_of_memory(device: torch.device) -> str:
+    return f"out of memory on {device}: measure this matrix alone (--include) on another device"
+
+
+def _left_out(base: Tensor, new: Tensor, reason: str) -> dict[str, Any]:
+    """Count the changed entries of a tensor that the spectral measures leave out, as far as both go."""
+    bad = bad_values(new)
+    if bad:
+        return {"status": "failed", "reason": f"checkpoint: expected finite values, found {bad}."}
+    density = _density(base if base.shape == new.shape else base[: new.shape[0]], new)
+    return {"status": "skipped", "reason": reason, "update_density": density, "update_sparsity": 1.0 - density}
+
+
+def _density(base: Tensor, new: Tensor) -> float:
+    """Share of changed entries, in slices that bound the memory."""
     left, right = base.flatten(), new.flatten()
     step = 1 << 24
     changed = sum(
         int(torch.count_nonzero(changed_mask(left[i : i + step], right[i : i + step])))
         for i in range(0, left.numel(), step)
     )
-    density = changed / left.numel()
-    return {"update_density": density, "update_sparsity": 1.0 - density}
+    return changed / left.numel()
 
 
 def _columns(drift: Drift, plan: Plan) -> dict[str, Any]:

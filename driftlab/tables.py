@@ -1,7 +1,7 @@
 """The spectral tables: their columns, and the summary over matrices."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from driftlab.spectral.measures import ESTIMATED, MEASURES
 KEYS = ("run", "label", "stage", "step", "order")
 NULLED = tuple(name for name, measure in MEASURES.items() if measure.nulls)
 POOLED = ("update_density", "update_sparsity")
+HEADLINE = ("nss", "max_angle_left_deg", "mask_overlap", "mask_update_iou", "update_density", "rel_frobenius")
 
 SPECTRAL = pa.schema(
     [
@@ -44,8 +45,22 @@ SPECTRAL = pa.schema(
 )
 """One row for each (run, checkpoint, tensor). ``NAME_error`` and ``NAME_null`` stand beside the measures."""
 
+STATISTICS = ("mean", "median", "q25", "q75", "weighted_mean", "error")
+NULL_STATISTICS = ("null_mean", "null_median", "null_q25", "null_q75")
+SUMMARY = pa.schema(
+    [
+        *(SPECTRAL.field(name) for name in KEYS),
+        ("group_by", pa.string()),
+        ("group", pa.string()),
+        ("measure", pa.string()),
+        ("n", pa.int64()),
+        *((name, pa.float64()) for name in (*STATISTICS, *NULL_STATISTICS)),
+    ]
+)
+"""One row for each (run, checkpoint, group, measure)."""
 
-def summarise(spectral: pd.DataFrame) -> pd.DataFrame:
+
+def summarise(spectral: pd.DataFrame) -> pa.Table:
     """Average the spectral table over matrices, for the whole model, each layer and each role.
 
     Parameters
@@ -55,14 +70,35 @@ def summarise(spectral: pd.DataFrame) -> pd.DataFrame:
 
     Returns
     -------
-    DataFrame
+    Table of schema :data:`SUMMARY`
         One row for each (run, label, group_by, group, measure), with ``n`` matrices, ``mean`` (unweighted, as
         arXiv 2606.07082), ``median``, ``q25``, ``q75``, ``weighted_mean`` (by number of parameters), ``error`` (median
         of the error estimates) and ``null_mean``, ``null_median``, ``null_q25``, ``null_q75``. The measures
         ``pooled_update_density`` and ``pooled_update_sparsity`` count every compared tensor, embeddings and vectors
         too; their ``weighted_mean`` is the share over all parameters.
     """
-    return pd.DataFrame(list(_summary_rows(spectral)))
+    rows = pd.DataFrame(list(_summary_rows(spectral)), columns=SUMMARY.names)
+    return pa.Table.from_pandas(rows, schema=SUMMARY, preserve_index=False)
+
+
+def headline(spectral: pd.DataFrame, measures: Iterable[str] = HEADLINE) -> pd.DataFrame:
+    """Return one line a checkpoint: how many matrices were measured, how many rows failed, the means.
+
+    Parameters
+    ----------
+    spectral : DataFrame
+        The table ``spectral``.
+    measures : iterable of str
+        Columns to average over the measured matrices; those never measured are left out.
+    """
+    ok, keys = spectral["status"] == "ok", ["run", "label", "order"]
+    counts = spectral.assign(matrices=ok, failed=spectral["status"] == "failed")
+    lines = counts.groupby(keys, sort=False)[["matrices", "failed"]].sum()
+    if not lines["failed"].any():
+        lines = lines.drop(columns="failed")
+    shown = [name for name in measures if spectral.loc[ok, name].notna().any()]
+    means = spectral[ok].groupby(keys, sort=False)[shown].mean()
+    return lines.join(means).reset_index().drop(columns="order")
 
 
 def _summary_rows(spectral: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -106,7 +142,7 @@ def _statistics(rows: pd.DataFrame, name: str) -> dict[str, Any]:
 def _null_statistics(rows: pd.DataFrame, column: str) -> dict[str, float]:
     values = rows[column].dropna().to_numpy() if column in rows else np.array([])
     if not len(values):
-        return dict.fromkeys(("null_mean", "null_median", "null_q25", "null_q75"), math.nan)
+        return dict.fromkeys(NULL_STATISTICS, math.nan)
     q25, median, q75 = np.quantile(values, [0.25, 0.5, 0.75])
     return {"null_mean": values.mean(), "null_median": median, "null_q25": q25, "null_q75": q75}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from driftlab.errors import DriftlabError, ResultsError, UsageError
 from driftlab.results import ResultsDir
 from driftlab_analyses import FIGURES
-from driftlab_analyses.style import save, styled
+from driftlab_analyses.style import SUFFIXES, save, styled
 
 
 def draw_all(
@@ -35,7 +35,7 @@ def draw_all(
     Raises
     ------
     UsageError
-        If a name in ``only`` is unknown.
+        If a name in ``only`` is unknown, or a folder is given twice.
     ResultsError
         If a folder is no results folder, ``out`` holds a figure and ``force`` is not given, or nothing can be drawn.
     """
@@ -44,28 +44,45 @@ def draw_all(
             raise UsageError(f"Figure {name!r} is unknown: expected one of {', '.join(FIGURES)}.")
     drawn: list[tuple[str, Path]] = []
     missing: list[tuple[str, str]] = []
-    for folder in folders:
-        results = ResultsDir.open(folder)
-        target = out / folder.resolve().name if len(folders) > 1 else out
-        for name in only or FIGURES:
-            if not results.has(FIGURES[name]):
-                missing.append((name, f"table {FIGURES[name]} is not in {folder}"))
-                continue
+    names = only or list(FIGURES)
+    opened = [(ResultsDir.open(folder), target) for folder, target in _targets(folders, out)]
+    if not force:
+        _refuse_existing([target / name for _, target in opened for name in names])
+    for results, target in opened:
+        for name in names:
             try:
-                drawn.append((name, _draw(name, results, target / name, force)))
+                drawn.append((name, _draw(name, results, target / name)))
             except DriftlabError as error:
-                if isinstance(error, UsageError):
-                    raise
                 missing.append((name, str(error)))
     if not drawn:
-        reasons = "; ".join(why for _, why in missing[:3])
+        reasons = "; ".join(why.removesuffix(".") for _, why in missing[:3])
         raise ResultsError(f"No figure could be drawn: {reasons}.")
     return drawn, missing
 
 
-def _draw(name: str, results: ResultsDir, stem: Path, force: bool) -> Path:
-    if stem.with_suffix(".png").exists() and not force:
-        raise UsageError(f"{stem}.png exists.", "Give --force to replace the figures, or another --out.")
+def _targets(folders: list[Path], out: Path) -> list[tuple[Path, Path]]:
+    """Give each results folder its own place in ``out``: its name, after the folder above it where names repeat."""
+    if len(folders) == 1:
+        return [(folders[0], out)]
+    whole = [folder.resolve() for folder in folders]
+    names = [folder.name for folder in whole]
+    parts = [w.name if names.count(w.name) == 1 else f"{w.parent.name}-{w.name}" for w in whole]
+    if len(set(parts)) < len(parts):
+        raise UsageError("Results folders: expected different ones, found one twice.")
+    return [(folder, out / part) for folder, part in zip(folders, parts, strict=True)]
+
+
+def _refuse_existing(stems: list[Path]) -> None:
+    for stem in stems:
+        for suffix in SUFFIXES:
+            if stem.with_suffix(suffix).exists():
+                raise ResultsError(
+                    f"{stem.with_suffix(suffix)}: expected no such figure yet, found one.",
+                    "Give --force to replace the figures, or another --out.",
+                )
+
+
+def _draw(name: str, results: ResultsDir, stem: Path) -> Path:
     module = import_module(f"driftlab_analyses.{name}")
     with styled():
         table = module.table(results)

@@ -1,5 +1,7 @@
 """Where in the model it moved: one measure at one checkpoint, layers against roles."""
 
+import re
+
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm, Normalize
@@ -9,6 +11,7 @@ from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
 from driftlab_analyses.style import footnote, new_figure
 
+_TOWER = re.compile("visual|vision|audio|encoder|decoder")
 _ORDER = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -73,7 +76,9 @@ def _norm(values: np.ndarray) -> Normalize:
 
 
 def _short(role: str) -> str:
-    return role.rsplit(".", 1)[-1].removesuffix("_proj")
+    """Return the last word of a role, behind the tower's name where the role has one."""
+    first, last = role.split(".", 1)[0], role.rsplit(".", 1)[-1].removesuffix("_proj")
+    return f"{first} {last}" if _TOWER.match(first) and first != last else last
 
 
 def _role_key(role: str) -> tuple[int, str]:

@@ -34,7 +34,9 @@ def table(results: ResultsDir) -> pd.DataFrame:
     model = summary[(summary["group_by"] == "model") & (summary["order"] > 0)]
     chosen = model[model["measure"].isin(PANELS)][_COLUMNS + _NULLS].copy()
     if chosen.empty:
-        raise ResultsError(f"{results.path}: no matrix was measured, parameter_drift has nothing to draw.")
+        raise ResultsError(
+            f"{results.path}: none of {', '.join(PANELS)} was measured, parameter_drift has nothing to draw."
+        )
     return _with_random_level(chosen, model).reset_index(drop=True)
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
 MARKERS = ("o", "X", "P", "^", "s", "D", "v", "*")
 GREY = "#666666"
+SUFFIXES = (".pdf", ".png", ".csv")
 
 RC: Any = {
     "font.family": "DejaVu Serif",
@@ -54,7 +55,7 @@ def footnote(figure: Figure, text: str) -> None:
 def save(figure: Figure, table: pd.DataFrame, stem: Path) -> list[Path]:
     """Write ``stem``.pdf, .png and .csv without dates, so that equal numbers give equal bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    files = [stem.with_suffix(suffix) for suffix in (".pdf", ".png", ".csv")]
+    files = [stem.with_suffix(suffix) for suffix in SUFFIXES]
     with styled():
         figure.savefig(files[0], metadata={"CreationDate": None, "Creator": "driftlab", "Producer": None})
         figure.savefig(files[1], metadata={"Software": "driftlab"})

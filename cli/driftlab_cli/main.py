@@ -57,18 +57,16 @@ def run(arguments: list[str]) -> int:
     try:
         app(arguments, prog_name="driftlab", standalone_mode=True)
     except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # the reader has closed, `driftlab ls | head` for instance
+            return 0
+        if stop.code == 130:
+            print("interrupted; what was finished is kept, and --resume continues there", file=sys.stderr)
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except DriftlabError as error:
         if os.environ.get("DRIFTLAB_DEBUG") == "1":
             raise
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
-        print("interrupted; --resume continues", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         if os.environ.get("DRIFTLAB_DEBUG") == "1":
             raise

@@ -1,6 +1,7 @@
 """What a command prints: the result on stdout, everything else on stderr."""
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,8 +40,7 @@ class Output:
     def result(self, table: "pd.DataFrame", *, title: str = "", extra: dict[str, Any] | None = None) -> None:
         """Print the result, as a table or as JSON records with ``extra`` beside them."""
         if self.as_json:
-            rows = json.loads(table.to_json(orient="records", double_precision=15))
-            print(json.dumps({"rows": rows, **(extra or {})}, indent=2))
+            print(json.dumps({"rows": _records(table), **(extra or {})}, indent=2, allow_nan=False))
             return
         if title:
             print(title)
@@ -79,8 +79,23 @@ class Output:
             yield lambda amount, what: bar.update(task, advance=amount, what=what[-60:])
 
 
+def _records(table: "pd.DataFrame") -> list[dict[str, Any]]:
+    """Return the rows at full precision, with null for what JSON has no number for."""
+    rows: list[dict[str, Any]] = [
+        {str(key): None if _missing(value) or value in (math.inf, -math.inf) else value for key, value in row.items()}
+        for row in table.to_dict(orient="records")
+    ]
+    return rows
+
+
+def _missing(value: Any) -> bool:
+    return value is None or value != value
+
+
 def _align(table: "pd.DataFrame") -> str:
     """Return a plain, aligned text table: words to the left, numbers to the right."""
+    if table.empty:
+        return "(nothing)"
     cells = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
     header = [str(name) for name in table.columns]
     widths = [max(len(row[i]) for row in [header, *cells]) for i in range(len(header))]
@@ -96,7 +111,7 @@ def _align(table: "pd.DataFrame") -> str:
 
 
 def _cell(value: Any) -> str:
-    if value is None or value != value:
+    if _missing(value):
         return "-"
     if isinstance(value, float):
         return f"{value:.4g}"

@@ -9,8 +9,6 @@ from driftlab_cli.options import Base, Csv, Device, Every, Exclude, Force, Inclu
 from driftlab_cli.output import Output
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from driftlab.spectral import Plan
 
 
@@ -64,28 +62,34 @@ def svd(
     Examples:  driftlab svd runs/grpo runs/sdpo -o out   |   driftlab svd 'out/checkpoint-*' --base Qwen3-4B -o drift
     """
     from driftlab.checkpoints import CheckpointSequence
+    from driftlab.devices import resolve_device
     from driftlab.results import ResultsDir
-    from driftlab.scan import TABLES, describe, scan
+    from driftlab.scan import TABLES, describe, require_matrices, scan
+    from driftlab.tables import headline
 
     say = Output(as_json=as_json, quiet=quiet)
     plan = _plan(preset, rank, mask_rank, mask_fraction, measure, method, tolerance, null, null_draws, seed)
+    where = str(resolve_device(device))  # everything that can be wrong is asked for before --out is touched
     sequence = CheckpointSequence.open(runs, base, every)
     tracks = sequence.tracks(include, exclude)
+    require_matrices(tracks)
     config = describe(sequence, plan, include=include, exclude=exclude, every=every)
     results = ResultsDir.create(
         out, command="svd", config=config, argv=sys.argv[1:], tables=TABLES, resume=resume, force=force
     )
-    for problem in [c.error for _, c in sequence.checkpoints if c.error]:
-        say.warn(problem)
+    for text in [*(c.error for _, c in sequence.checkpoints if c.error), *sequence.notes]:
+        say.warn(text)
     with say.progress(sum(track.nbytes for track in tracks), "svd", in_bytes=True) as advance:
-        outcome = scan(sequence, plan, results, include=include, exclude=exclude, device=device, on_unit=advance)
-    results.finish(rows={"ok": outcome.ok, "skipped": outcome.skipped, "failed": outcome.failed}, notes=outcome.notes)
-    for note in [*sequence.notes, *outcome.notes]:
-        say.warn(note)
+        outcome = scan(sequence, plan, results, include=include, exclude=exclude, device=where, on_unit=advance)
+    notes = [*sequence.notes, *outcome.notes]
+    rows = {"ok": outcome.ok, "skipped": outcome.skipped, "failed": outcome.failed}
+    results.finish(rows=rows, notes=notes, device=where)
+    for text in outcome.notes:
+        say.warn(text)
     if csv:
         for table in TABLES:
             results.write_csv(table)
-    say.result(_report(results.table("spectral_summary")), extra={"out": str(out), "notes": outcome.notes})
+    say.result(headline(results.table("spectral")), extra={"out": str(out), "notes": notes, "status": rows})
     say.note(f"{outcome.ok} rows ok, {outcome.skipped} skipped, {outcome.failed} failed; tables in {out}")
     if outcome.failed:
         raise typer.Exit(3)
@@ -113,14 +117,3 @@ def _plan(
     chosen = {"measures": tuple(measures)} if measures else {}
     settings = {**(PRESETS[preset] if preset else {}), **given, **chosen}
     return Plan(**settings, method=method, tolerance=tolerance, null=null, null_draws=null_draws, seed=seed)  # type: ignore[arg-type]
-
-
-def _report(summary: "pd.DataFrame") -> "pd.DataFrame":
-    """Return one line a checkpoint: the means of the headline measures."""
-    shown = ["nss", "max_angle_left_deg", "mask_overlap", "mask_update_iou", "update_density", "rel_frobenius"]
-    model = summary[summary["group_by"] == "model"]
-    keys = ["run", "label", "order"]
-    table = model.pivot_table(index=keys, columns="measure", values="mean", sort=False)
-    table.insert(0, "matrices", model[model["measure"] == "rel_frobenius"].set_index(keys)["n"])
-    columns = ["matrices", *(name for name in shown if name in table)]
-    return table[columns].reset_index().drop(columns="order")

@@ -1,86 +1,36 @@
-"""Folder layouts of trainers: which checkpoints a path holds, in which order, under which label.
+"""Folder layouts of trainers: which checkpoints a folder holds, in which order, and what lies beside them."""
 
-Known habits: driftlab's own run folder, HF Trainer and TRL ``checkpoint-500``, verl ``global_step_10``, prime-rl
-``step_5``, OpenRLHF ``global_step10_hf``, numbered or named folders, and single ``.safetensors`` files.
-"""
-
-import glob
-import json
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from driftlab.checkpoints.formats import holds_weights
 from driftlab.checkpoints.names import natural_key
-from driftlab.checkpoints.weights import holds_weights
-from driftlab.errors import CheckpointError, UsageError
+from driftlab.checkpoints.stepname import Found, describe, home, is_holder, is_step, is_unfinished, read_json, stem
+from driftlab.checkpoints.weights import has_model
+from driftlab.errors import CheckpointError
 
-_OWN = re.compile(r"^(?P<global>\d{6,})-(?P<label>(?P<stage>[^@]+)(?:@(?P<step>\d+))?)$")
-_STEP = re.compile(
-    r"^(?:(?P<stage>.+?)[-_.])?(?:checkpoint|ckpt|global_?step|step|iter|iteration|epoch)[-_=]?(?P<step>\d+)(?:[-_]hf)?$",
-    re.IGNORECASE,
-)
-_NUMBERED = re.compile(r"^(?P<step>\d+)$")
-_UNFINISHED = re.compile(r"^(\.|tmp)|[-_.]tmp$|\.incomplete$", re.IGNORECASE)
-_DEFAULT_STAGE = "train"
-
-
-@dataclass(frozen=True)
-class Found:
-    """One checkpoint as its folder name, or the ``driftlab.json`` in it, describes it."""
-
-    path: Path
-    stage: str
-    step: int | None
-    label: str
-    position: int | None
-    is_base: bool = False
+_ZERO_STATE = re.compile(r"^global_step\d+$")
+_COUNTED = re.compile(r"^(\D*)(\d+)")
+HALF_WRITTEN = "half-written: never renamed to its final name"
+Ignored = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """One run: its name, its checkpoints in order, its own base where it has one, and what was left out."""
+    """One run: its name, its checkpoints in order, its own base where it has one, and what was left out.
+
+    ``base_named`` is the base that ``run.json`` speaks of where that is not to be found; ``folder`` the run's folder.
+    """
 
     name: str
     checkpoints: tuple[Found, ...]
     base: Found | None = None
-    ignored: tuple[tuple[str, str], ...] = ()
-
-
-def find_runs(arguments: list[str]) -> list[FoundRun]:
-    """Turn the RUN arguments of a command into runs.
-
-    Parameters
-    ----------
-    arguments : list of str
-        Each is a run folder, a checkpoint folder or file, or a glob of those, with an optional ``NAME=`` before it.
-        Paths under one name follow one another as the stages of one run. Bare checkpoints together form one run.
-
-    Raises
-    ------
-    UsageError
-        If nothing was given.
-    CheckpointError
-        If a path is missing or holds no checkpoint.
-    """
-    if not arguments:
-        raise UsageError("No run was given.", "Give run folders, a glob, or checkpoints in order.")
-    named: dict[str, list[FoundRun]] = {}
-    loose: list[Path] = []
-    for argument in arguments:
-        name, paths = _expand(argument)
-        for path in paths:
-            run = find_run(path)
-            if run is None and not name:
-                loose.append(path)
-                continue
-            run = run or FoundRun(path.name, (describe(path),))
-            key = name or f"\0{len(named)}"
-            named.setdefault(key, []).append(replace(run, name=name) if name else run)
-    runs = [_join(parts) for parts in named.values()]
-    if loose:
-        runs.append(_loose(loose))
-    return _distinct(runs)
+    ignored: Ignored = ()
+    base_named: str = ""
+    folder: Path | None = None
 
 
 def find_run(path: Path) -> FoundRun | None:
@@ -89,101 +39,95 @@ def find_run(path: Path) -> FoundRun | None:
     Raises
     ------
     CheckpointError
-        If the folder holds neither.
+        If the folder holds neither, or the names in it do not tell the order.
     """
     if not path.is_dir():
         return None
-    meta = read_json(path / "run.json")
-    inner = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    folders = [child for child in inner.iterdir() if child.is_dir()]
-    stepped = [child for child in folders if _is_step(child.name) and not _UNFINISHED.search(child.name)]
-    if not stepped and inner is path and (holds_weights(path) or _is_step(path.name) or _nested_model(path)):
-        return None
-    entries = stepped or [child for child in folders if holds_weights(child)]
+    inner = _inner(path)
+    steps = _steps(inner)
+    if inner is path and is_checkpoint(path):
+        steps = [s for s in steps if has_model(s) or not (is_step(stem(home(path))) or _ZERO_STATE.match(s.name))]
+        if not steps:
+            return None
+    entries = steps or [child for child in _folders(inner) if holds_weights(child) and not is_unfinished(child.name)]
     if not entries:
-        raise _no_checkpoints(path, folders)
-    found = sorted((describe(entry) for entry in entries), key=_order)
-    ignored = [(f.name, "half-written: never renamed to its final name") for f in folders if _UNFINISHED.search(f.name)]
-    if stepped and inner is path and holds_weights(path):
-        ignored.append(("(weights beside the checkpoints)", "not a step; give them by name to add them"))
-    bases = [entry for entry in found if entry.is_base] or _base_of(meta, path)
-    rest = tuple(_unique_labels([entry for entry in found if not entry.is_base]))
+        raise _no_checkpoints(path, _folders(inner))
+    top = Path(os.path.abspath(path))
+    top = top.parent if is_holder(top.name) else top
+    meta = read_json(path / "run.json") or read_json(top / "run.json")
+    found = in_order([describe(entry) for entry in entries], path, meta)
+    bases = [entry for entry in found if entry.is_base]
+    base, named = (bases[0], "") if bases else _base_of(meta, top)
+    rest = tuple(entry for entry in found if not entry.is_base)
     name = meta.get("method") if isinstance(meta.get("method"), str) else None
-    return FoundRun(name or path.resolve().name, rest, bases[0] if bases else None, tuple(ignored))
+    return FoundRun(name or top.name or "run", rest, base, _left(inner, entries), named, top)
 
 
-def describe(path: Path) -> Found:
-    """Read stage, step and label of one checkpoint from ``driftlab.json`` or from its folder name."""
-    meta = read_json(path / "driftlab.json") if path.is_dir() else {}
-    name = path.stem if path.suffix == ".safetensors" else path.name
-    own = _OWN.match(name)
-    if meta or own:
-        stage = str(meta.get("stage") or (own["stage"] if own else "") or _DEFAULT_STAGE)
-        step = _integer(meta.get("step"), own["step"] if own else None)
-        position = _integer(meta.get("global_step"), own["global"] if own else None)
-        label = str(meta.get("label") or (own["label"] if own else f"{stage}@{step}"))
-        return Found(path, stage, step, label, position, is_base=label == "base")
-    match = _STEP.match(name) or _NUMBERED.match(name)
-    if match is None:
-        return Found(path, "", None, name, None, is_base=name == "base")
-    stage = match.groupdict().get("stage") or _DEFAULT_STAGE
-    step = int(match["step"])
-    return Found(path, stage, step, f"{stage}@{step}", step)
+def holds_steps(path: Path) -> bool:
+    """Whether a folder holds checkpoints that :func:`find_run` would take."""
+    inner = _inner(path)
+    return bool(_steps(inner)) or any(holds_weights(child) for child in _folders(inner))
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Read a small JSON object; an absent or damaged file is an empty one."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder is one checkpoint, readable or not, rather than a run."""
+    return holds_weights(path) or has_model(path) or (is_step(stem(home(path))) and not _is_run(path))
 
 
-def _expand(argument: str) -> tuple[str, list[Path]]:
-    name, equals, rest = argument.partition("=")
-    if not equals or "/" in name or Path(argument).exists():
-        name, rest = "", argument
-    if not rest:
-        raise UsageError(f"Run {argument!r}: expected NAME=PATH, found no path.")
-    if Path(rest).exists() or Path(rest).is_symlink():
-        return name, [Path(rest)]
-    if glob.has_magic(rest):
-        matches = sorted(glob.glob(rest), key=natural_key)
-        if not matches:
-            raise CheckpointError(f"Glob {rest!r} matches nothing.", "Check the pattern.")
-        return name, [Path(match) for match in matches]
-    raise CheckpointError(f"{rest}: expected a run folder or checkpoint, found nothing.", "Check the path.")
+# -- one folder ---------------------------------------------------------------------------------------------------
 
 
-def _is_step(name: str) -> bool:
-    return any(pattern.match(name) for pattern in (_OWN, _STEP, _NUMBERED))
+def _inner(path: Path) -> Path:
+    """Return where the run's checkpoints lie: prime-rl keeps training states and weights apart."""
+    holders = [path / name for name in ("checkpoints", "weights") if (path / name).is_dir()]
+    readable = [holder for holder in holders if any(has_model(step) for step in _steps(holder))]
+    if holds_weights(path) and not readable:
+        return path
+    return (readable or [holder for holder in holders if _steps(holder)] or [path])[0]
 
 
-def _nested_model(path: Path) -> bool:
-    return any((path / inner).is_dir() and holds_weights(path / inner) for inner in ("actor", "actor/huggingface"))
+def _folders(folder: Path) -> list[Path]:
+    return sorted((child for child in folder.iterdir() if child.is_dir()), key=lambda child: natural_key(child.name))
 
 
-def _order(found: Found) -> tuple[Any, ...]:
-    position = found.position if found.position is not None else float("inf")
-    return (not found.is_base, position, natural_key(found.path.name))
+def _steps(folder: Path) -> list[Path]:
+    """Return the entries whose names are steps: folders, links to lost folders, and weight files if there are two."""
+    named = [child for child in folder.iterdir() if is_step(stem(child)) and not is_unfinished(child.name)]
+    folders = [child for child in named if child.is_dir() and not _is_run(child)]
+    lost = [child for child in named if child.is_symlink() and not child.exists()]
+    files = [child for child in named if child.suffix == ".safetensors" and child.is_file()]
+    return folders + lost + (files if len(files) > 1 else [])
 
 
-def _base_of(meta: dict[str, Any], path: Path) -> list[Found]:
+def _is_run(folder: Path) -> bool:
+    """Whether a folder with the name of a step, a date for instance, holds readable steps of its own instead."""
+    inside = [child for child in folder.iterdir() if child.is_dir() and is_step(child.name)]
+    return not has_model(folder) and any(has_model(child) for child in inside)
+
+
+def _left(inner: Path, entries: list[Path]) -> Ignored:
+    """List what lies beside the checkpoints and was not taken for one of them."""
+    others = [child for child in _folders(inner) if child not in entries]
+    half = [(child.name, HALF_WRITTEN) for child in others if is_unfinished(child.name)]
+    beside = [child.name for child in others if not is_unfinished(child.name) and has_model(child)]
+    if holds_weights(inner) and not all(entry.is_file() for entry in entries):
+        beside.append("(weights beside the checkpoints)")
+    return (*half, *((name, "not a step; give it by name to add it") for name in beside))
+
+
+def _base_of(meta: dict[str, Any], folder: Path) -> tuple[Found | None, str]:
+    """Return the base that ``run.json`` names, or its name where nothing lies there."""
     base = meta.get("base")
-    if not isinstance(base, str):
-        return []
-    for candidate in (Path(base), path / base):
+    if not isinstance(base, str) or not base:
+        return None, ""
+    for candidate in (folder / base, Path(base)):
         if candidate.exists():
-            return [replace(describe(candidate), label="base", is_base=True)]
-    return []
+            return replace(describe(candidate), label="base", is_base=True), ""
+    return None, base
 
 
 def _no_checkpoints(path: Path, folders: list[Path]) -> CheckpointError:
-    stages = sorted(
-        (f.name for f in folders if any(_is_step(child.name) for child in f.iterdir() if child.is_dir())),
-        key=natural_key,
-    )
+    stages = [folder.name for folder in folders if _steps(folder)]
     if stages:
         return CheckpointError(
             f"{path}: expected checkpoints, found folders that hold them ({', '.join(stages[:4])}), whose "
@@ -196,68 +140,45 @@ def _no_checkpoints(path: Path, folders: list[Path]) -> CheckpointError:
     )
 
 
-def _join(parts: list[FoundRun]) -> FoundRun:
-    """Make one run of the parts given under one name, each a stage named by its folder."""
-    if len(parts) == 1:
-        return parts[0]
-    checkpoints: list[Found] = []
-    for part in parts:
-        for found in part.checkpoints:
-            parent = found.path.resolve().parent.name
-            stage = parent if found.stage == _DEFAULT_STAGE else found.stage or parent
-            label = f"{stage}@{found.step}" if found.step is not None else found.label
-            checkpoints.append(replace(found, stage=stage, label=label, position=None))
-    ignored = tuple(entry for part in parts for entry in part.ignored)
-    return FoundRun(parts[0].name, tuple(_unique_labels(checkpoints)), parts[0].base, ignored)
+# -- order --------------------------------------------------------------------------------------------------------
 
 
-def _loose(paths: list[Path]) -> FoundRun:
-    found = [describe(path) for path in paths]
-    parents = {path.resolve().parent for path in paths}
-    if len(parents) == 1 and all(entry.position is not None for entry in found):
-        found.sort(key=_order)
-    name = parents.pop().name if len(parents) == 1 else "run"
-    bases = [entry for entry in found if entry.is_base]
-    rest = [entry for entry in found if not entry.is_base]
-    return FoundRun(name or "run", tuple(_unique_labels(rest)), bases[0] if bases else None)
+def in_order(found: list[Found], where: object, meta: dict[str, Any] | None = None) -> list[Found]:
+    """Sort the checkpoints of one folder or glob: the base, then by global step, else stage by stage.
+
+    Raises
+    ------
+    CheckpointError
+        If there are several stages or names and nothing tells which came first.
+    """
+    open_ended = [entry for entry in found if entry.position is None and not entry.is_base]
+    stages = _told_stages(meta or {}) or counted(sorted({e.stage for e in open_ended if e.step is not None}), where)
+    counted([entry.label for entry in open_ended if entry.step is None], where)
+    rank = {stage: i for i, stage in enumerate(stages)}
+
+    def key(entry: Found) -> tuple[Any, ...]:
+        last = float("inf")
+        if entry.position is not None:
+            return (not entry.is_base, 0, entry.position, ())
+        step = last if entry.step is None else entry.step
+        return (not entry.is_base, 1 + rank.get(entry.stage, len(rank)), step, natural_key(stem(entry.path)))
+
+    return sorted(found, key=key)
 
 
-def _unique_labels(found: list[Found]) -> list[Found]:
-    """Tell checkpoints of one label apart by the folder above them, then by their position."""
-    labels = [entry.label for entry in found]
-    named = [
-        replace(entry, stage=parent, label=f"{parent}@{entry.step}")
-        if labels.count(entry.label) > 1 and (parent := entry.path.resolve().parent.name)
-        else entry
-        for entry in found
-    ]
-    labels = [entry.label for entry in named]
-    return [
-        replace(entry, label=f"{entry.label} #{i}") if labels.count(entry.label) > 1 else entry
-        for i, entry in enumerate(named, 1)
-    ]
+def _told_stages(meta: dict[str, Any]) -> list[str]:
+    stages = meta.get("stages")
+    names = [stage.get("name") if isinstance(stage, dict) else stage for stage in stages] if stages else []
+    return [name for name in names if isinstance(name, str)]
 
 
-def _distinct(runs: list[FoundRun]) -> list[FoundRun]:
-    """Give runs of the same name different ones: the parent folder before it, then a number behind it."""
-    names = [run.name for run in runs]
-    if len(set(names)) < len(names):
-        names = [
-            f"{run.checkpoints[0].path.resolve().parent.parent.name}/{run.name}"
-            if names.count(run.name) > 1 and run.checkpoints
-            else run.name
-            for run in runs
-        ]
-    seen: dict[str, int] = {}
-    result = []
-    for run, name in zip(runs, names, strict=True):
-        seen[name] = seen.get(name, 0) + 1
-        result.append(replace(run, name=name if seen[name] == 1 else f"{name} #{seen[name]}"))
-    return result
-
-
-def _integer(*candidates: Any) -> int | None:
-    for value in candidates:
-        if isinstance(value, (int, str)) and str(value).isdecimal():
-            return int(value)
-    return None
+def counted(names: list[str], where: object) -> list[str]:
+    """Sort names that are counted (``stage1``, ``2-code``); refuse several that are not."""
+    counts = [_COUNTED.match(name) for name in names]
+    told = len({match[1] for match in counts if match}) == 1 and len({int(m[2]) for m in counts if m}) == len(names)
+    if len(names) > 1 and not told:
+        raise CheckpointError(
+            f"{where}: expected checkpoints in an order that their names tell, found {', '.join(sorted(names)[:4])}.",
+            "Give them one by one in order, or stage by stage under one name: NAME=PATH NAME=PATH.",
+        )
+    return sorted(names, key=natural_key)

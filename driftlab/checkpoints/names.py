@@ -9,9 +9,10 @@ from driftlab.errors import CheckpointError
 _WRAPPERS = re.compile(r"(^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
 _EXPERT = re.compile(r"\.experts?\.(\d+)(?=\.)")
 _NUMBER = re.compile(r"(?<=\.)(\d+)(?=\.)")
-_EMBEDDING = re.compile(r"embed|(^|\.)(wte|wpe|tok_embeddings|word_embeddings|position_embeddings)\.")
+_EMBEDDING = re.compile(r"embed|(^|\.)(wte|wpe|shared|relative_attention_bias)\.weight$")
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out|output_layer|score|classifier)\.|^output\.weight$")
-_PREFIXES = ("model.language_model.", "language_model.model.", "base_model.model.", "model.", "transformer.")
+_PREFIX = re.compile(r"^(?:(?:base_model|model|language_model|transformer)\.)+")
+_TOWER = re.compile(r"(?:^|\.)((?:visual|vision|audio|encoder|decoder)\w*)(?=\.)")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Place:
     layer : int or None
         The first number in its name, the index of the block.
     role : str
-        The module within the block with expert numbers taken out, ``self_attn.q_proj`` for instance.
+        The module within the block with expert numbers taken out, ``self_attn.q_proj`` for instance. The name of a
+        tower stands before it where a model has several: ``visual.attn.qkv``, ``decoder.layer.0.SelfAttention.q``.
     expert : int or None
         The expert's index in a mixture-of-experts block.
     """
@@ -70,15 +72,19 @@ def place(name: str) -> Place:
     Place(layer=None, role='lm_head', expert=None)
     """
     expert = _EXPERT.search(name)
+    number = int(expert[1]) if expert else None
     stem = _EXPERT.sub(".experts", name).removesuffix(".weight")
     layer = _NUMBER.search(stem)
-    role = stem[layer.end() + 1 :] if layer else stem.split(".", 1)[-1] if stem.startswith("model.") else stem
-    return Place(int(layer[1]) if layer else None, role, int(expert[1]) if expert else None)
+    if layer is None:
+        return Place(None, _PREFIX.sub("", stem), number)
+    tower = _TOWER.search(stem[: layer.start()])
+    role = stem[layer.end() + 1 :]
+    return Place(int(layer[1]), f"{tower[1]}.{role}" if tower else role, number)
 
 
 def is_embedding(name: str) -> bool:
     """Whether a tensor is an embedding table, by its name."""
-    return _EMBEDDING.search(name) is not None
+    return _EMBEDDING.search(name) is not None and not is_head(name)
 
 
 def is_head(name: str) -> bool:
@@ -89,8 +95,8 @@ def is_head(name: str) -> bool:
 def pair(base: Iterable[str], other: Iterable[str], where: str) -> dict[str, str]:
     """Pair the tensor names of a checkpoint with those of the base.
 
-    Names are compared without wrappers; if few agree, also with the prefixes exchanged that a re-save by another
-    class of the same model adds or drops (``model.`` and ``model.language_model.`` for instance).
+    Names are compared as they are, then without the prefixes that a re-save by another class of the same model adds
+    or drops (``model.`` and ``model.language_model.`` for instance); the way that pairs more of them is taken.
 
     Parameters
     ----------
@@ -107,14 +113,14 @@ def pair(base: Iterable[str], other: Iterable[str], where: str) -> dict[str, str
     Raises
     ------
     CheckpointError
-        If fewer than half of the smaller side pair, or if two names would become one.
+        If fewer than half of the smaller side pair.
     """
     left, right = list(base), list(other)
     best: dict[str, str] = {}
-    for style in (lambda name: name, _strip_prefix):
+    for style in (str, _strip_prefix):
         here, there = {style(name): name for name in left}, {style(name): name for name in right}
         if len(here) < len(left) or len(there) < len(right):
-            continue
+            continue  # two names would become one
         found = {here[key]: there[key] for key in here if key in there}
         if len(found) > len(best):
             best = found
@@ -128,10 +134,7 @@ def pair(base: Iterable[str], other: Iterable[str], where: str) -> dict[str, str
 
 
 def _strip_prefix(name: str) -> str:
-    for prefix in _PREFIXES:
-        if name.startswith(prefix):
-            return name.removeprefix(prefix)
-    return name
+    return _PREFIX.sub("", name)
 
 
 def _example(names: list[str]) -> str:

@@ -8,7 +8,8 @@ asked for and does not stall on network disks (huggingface/safetensors issue 562
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,20 @@ _BITS = {
     "U16": 16,
     "C64": 64,
     "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
     "F6_E2M3": 6,
     "F6_E3M2": 6,
     "F4": 4,
 }
 _MAX_HEADER = 100_000_000  # the limit of the format's reference implementation
+_FOREIGN = (
+    (b"version ", "a Git LFS pointer", "Fetch the weights with `git lfs pull`."),
+    (b"PK\x03\x04", "a PyTorch pickle", "Save the model with safe_serialization=True."),
+    (b"GGUF", "a GGUF file", "Give the original bf16 or fp32 weights."),
+    (b"<", "a web page", "The download failed: fetch the file again."),
+)
+"""First bytes of files that turn up under a wrong name: (bytes, what it is, next step)."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,8 @@ class TensorInfo:
         The file it lies in.
     start, stop : int
         Its bytes in that file.
+    stamp : (int, int)
+        Size and modification time of the file when its header was read.
     """
 
     name: str
@@ -71,6 +83,7 @@ class TensorInfo:
     file: Path
     start: int
     stop: int
+    stamp: tuple[int, int] = field(default=(0, 0), repr=False)
 
     @property
     def nbytes(self) -> int:
@@ -81,6 +94,11 @@ class TensorInfo:
     def numel(self) -> int:
         """Number of entries."""
         return math.prod(self.shape)
+
+    def first_rows(self, rows: int) -> "TensorInfo":
+        """Return the tensor made of the first ``rows`` rows: they lie at the start of its bytes."""
+        nbytes = self.nbytes // self.shape[0] * rows
+        return replace(self, shape=(rows, *self.shape[1:]), stop=self.start + nbytes)
 
     def read(self) -> torch.Tensor:
         """Read the tensor, in its stored type, on the CPU.
@@ -95,19 +113,24 @@ class TensorInfo:
         buffer = bytearray(self.nbytes)
         try:
             with self.file.open("rb", buffering=0) as handle:
+                stamp = _stamp(os.fstat(handle.fileno()))
                 handle.seek(self.start)
                 got = _read_into(handle, memoryview(buffer))
         except OSError as error:
             raise CheckpointError(f"{self.file}: cannot be read ({error.strerror}).") from None
-        if got != self.nbytes:
+        if got != self.nbytes or stamp != self.stamp:
             raise CheckpointError(
-                f"{self.file}: tensor {self.name} needs {self.nbytes} bytes, found {got}; the file was cut "
-                "after it was opened.",
-                "Wait until the checkpoint is complete.",
+                f"{self.file}: expected the {self.stamp[0]} bytes whose header was read, found {stamp[0]} bytes "
+                "written since; the file changed while it was measured.",
+                "Wait until the checkpoint is complete, then measure again.",
             )
         if not buffer:
             return torch.empty(self.shape, dtype=DTYPES[self.dtype])
         return torch.frombuffer(buffer, dtype=DTYPES[self.dtype]).reshape(self.shape)
+
+
+def _stamp(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _read_into(handle: Any, view: memoryview) -> int:
@@ -141,17 +164,17 @@ def read_header(file: Path) -> tuple[dict[str, TensorInfo], str]:
         If the file is missing, truncated, overlong, or its header does not describe its bytes.
     """
     try:
-        size = file.stat().st_size
         with file.open("rb") as handle:
+            stamp = _stamp(os.fstat(handle.fileno()))
             head = handle.read(8)
             length = int.from_bytes(head, "little")
-            _check_length(file, size, len(head), length)
+            _check_length(file, stamp[0], head, length)
             raw = handle.read(length)
     except FileNotFoundError:
         raise _missing(file) from None
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from None
-    tensors = _parse(file, raw, 8 + length, size)
+    tensors = _parse(file, raw, 8 + length, stamp)
     return tensors, hashlib.sha256(raw).hexdigest()
 
 
@@ -164,12 +187,15 @@ def _missing(file: Path) -> CheckpointError:
     return CheckpointError(f"{file}: expected a file, found nothing.", "Check the path.")
 
 
-def _check_length(file: Path, size: int, head: int, length: int) -> None:
-    if size == 0:
-        raise CheckpointError(f"{file}: expected a safetensors file, found 0 bytes.", "Copy or save it again.")
-    if head < 8 or length > _MAX_HEADER or length < 2:
+def _check_length(file: Path, size: int, head: bytes, length: int) -> None:
+    if size < 8:
+        raise CheckpointError(f"{file}: expected a safetensors file, found {size} bytes.", "Copy or save it again.")
+    if length > _MAX_HEADER or length < 2:
+        for magic, what, step in _FOREIGN:
+            if head.startswith(magic):
+                raise CheckpointError(f"{file}: expected a safetensors file, found {what}.", step)
         raise CheckpointError(
-            f"{file}: expected a safetensors file, but its first 8 bytes are no header length.",
+            f"{file}: expected a safetensors file, but its first 8 bytes give a header of {length} bytes.",
             "It may be another format with the wrong suffix, or damaged.",
         )
     if 8 + length > size:
@@ -179,13 +205,13 @@ def _check_length(file: Path, size: int, head: int, length: int) -> None:
         )
 
 
-def _parse(file: Path, raw: bytes, data_start: int, size: int) -> dict[str, TensorInfo]:
+def _parse(file: Path, raw: bytes, data_start: int, stamp: tuple[int, int]) -> dict[str, TensorInfo]:
     try:
         header = json.loads(raw, parse_constant=_no_constant)
         if not isinstance(header, dict):
             raise TypeError
         header.pop("__metadata__", None)
-        tensors = {name: _tensor(file, name, entry, data_start) for name, entry in header.items()}
+        tensors = {name: _tensor(file, name, entry, data_start, stamp) for name, entry in header.items()}
     except (ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(f"{file}: its header is not valid safetensors JSON; the file is damaged.") from None
     end = data_start
@@ -196,10 +222,11 @@ def _parse(file: Path, raw: bytes, data_start: int, size: int) -> dict[str, Tens
                 "damaged."
             )
         end = tensor.stop
-    if end != size:
-        what = "truncated" if size < end else "overlong"
+    if end != stamp[0]:
+        what = "truncated" if stamp[0] < end else "overlong"
         raise CheckpointError(
-            f"{file}: expected {end} bytes by its header, found {size}; the file is {what}.", "Copy or save it again."
+            f"{file}: expected {end} bytes by its header, found {stamp[0]}; the file is {what}.",
+            "Copy or save it again.",
         )
     return tensors
 
@@ -208,7 +235,7 @@ def _no_constant(text: str) -> None:
     raise ValueError(text)
 
 
-def _tensor(file: Path, name: str, entry: dict[str, Any], data_start: int) -> TensorInfo:
+def _tensor(file: Path, name: str, entry: dict[str, Any], data_start: int, stamp: tuple[int, int]) -> TensorInfo:
     dtype, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
     numbers = [*shape, start, stop]
     if not all(type(n) is int and n >= 0 for n in numbers) or stop < start:
@@ -222,4 +249,4 @@ def _tensor(file: Path, name: str, entry: dict[str, Any], data_start: int) -> Te
             f"{file}: tensor {name} of shape {list(shape)} and type {dtype} needs "
             f"{math.prod(shape) * _BITS[dtype] // 8} bytes, its header gives it {stop - start}; the file is damaged."
         )
-    return TensorInfo(name, dtype, tuple(shape), file, data_start + start, data_start + stop)
+    return TensorInfo(name, dtype, tuple(shape), file, data_start + start, data_start + stop, stamp)

@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from driftlab.checkpoints.formats import file_names, ignored_files, not_found, not_safetensors
 from driftlab.checkpoints.names import natural_key, unwrap
 from driftlab.checkpoints.tensorfile import TensorInfo, read_header
 from driftlab.errors import CheckpointError
 
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors$")
+_INDEX = "model.safetensors.index.json"
 _NESTED = (
     "actor/huggingface",
     "actor/hf",
@@ -33,48 +35,6 @@ _NESTED = (
     "policy",
     "weights",
     "model",
-)
-
-# File patterns that hold a model, or part of a training state, in a form that is not read here:
-# (pattern on the path inside the folder, what it is, next step).
-_FORMATS: tuple[tuple[str, str, str], ...] = (
-    (
-        r"^adapter_model\.(safetensors|bin)$",
-        "a LoRA adapter without its base",
-        "Merge it into the base (peft: merge_and_unload, save_pretrained) and give the merged folder.",
-    ),
-    (
-        r"model_world_size_\d+_rank_\d+\.pt$",
-        "verl FSDP shards",
-        "Convert them with `python -m verl.model_merger merge --backend fsdp`.",
-    ),
-    (
-        r"^(global_step\d+/)?(bf16_)?zero_pp_rank_.*\.pt$|mp_rank_\d+_model_states\.pt$",
-        "DeepSpeed ZeRO shards",
-        "Convert them with the zero_to_fp32.py script that DeepSpeed left beside them (--safe_serialization).",
-    ),
-    (
-        r"\.distcp$",
-        "a torch distributed checkpoint",
-        "Convert it with torch.distributed.checkpoint.format_utils.dcp_to_torch_save and save as safetensors.",
-    ),
-    (
-        r"^(mp_rank_\d+(_\d+)?/.*|model_optim_rng)\.pt$",
-        "a Megatron checkpoint",
-        "Convert it to Hugging Face format with Megatron Bridge or the trainer's own converter.",
-    ),
-    (
-        r"^pytorch_model(-\d+-of-\d+)?\.bin$|^consolidated.*\.pth$",
-        "PyTorch pickle weights",
-        "Save them with save_pretrained(..., safe_serialization=True).",
-    ),
-    (r"\.ckpt$", "a Lightning checkpoint", "Export its state_dict as safetensors."),
-    (r"\.gguf$", "a GGUF file of quantised weights", "Give the original bf16 or fp32 folder."),
-    (r"\.(h5|msgpack|onnx)$", "weights of another framework", "Export them as safetensors."),
-    (r"\.(pt|pth|bin)$", "a pickle file", "Save the model as safetensors."),
-)
-_STATES = re.compile(
-    r"^(optimizer|scheduler|rng_state|training_args|scaler|trainer_state|random_states|optim_|extra_state)"
 )
 
 
@@ -106,11 +66,12 @@ class Weights:
     config: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def tied(self) -> bool:
-        """Whether the configuration says that the output head is the embedding."""
+    def tied(self) -> bool | None:
+        """Whether the configuration says that the output head is the embedding; None where it does not say."""
         text = self.config.get("text_config")
         nested = text.get("tie_word_embeddings") if isinstance(text, dict) else None
-        return bool(self.config.get("tie_word_embeddings", nested))
+        value = self.config.get("tie_word_embeddings", nested)
+        return value if isinstance(value, bool) else None
 
 
 def open_weights(path: Path) -> Weights:
@@ -128,71 +89,93 @@ def open_weights(path: Path) -> Weights:
     """
     if path.is_dir():
         return _open_folder(path)
-    if path.is_symlink() or path.is_file():
-        return _collect(path, [path], {}, [], [])
-    raise CheckpointError(
-        f"{path}: expected a checkpoint folder or .safetensors file, found nothing.", "Check the path."
-    )
+    if not path.is_symlink() and not path.exists():
+        raise CheckpointError(
+            f"{path}: expected a checkpoint folder or .safetensors file, found nothing.",
+            "Give a local path: nothing is downloaded.",
+        )
+    if path.suffix not in ("", ".safetensors"):  # no suffix: a blob of a download cache
+        raise not_safetensors(path)
+    return _collect(path, [path], {}, [], [])
 
 
-def holds_weights(folder: Path) -> bool:
-    """Whether a folder itself holds weight files of any format, readable here or not."""
-    return any(
-        name.endswith(".safetensors") or name == "model.safetensors.index.json" or _format(name)
-        for name in _files(folder)
-    )
+def has_model(folder: Path) -> bool:
+    """Whether a folder, or a place in it where trainers put the model, holds ``.safetensors`` files of a model."""
+    return any(_candidates(file_names(place)) for place in _places(folder))
+
+
+def _places(folder: Path) -> list[Path]:
+    return [folder, *(folder / nested for nested in _NESTED if (folder / nested).is_dir())]
+
+
+def _candidates(names: list[str]) -> list[str]:
+    return [n for n in names if n.endswith(".safetensors") and not n.startswith((".", "adapter_", "optimizer"))]
 
 
 def _open_folder(path: Path) -> Weights:
-    tried = [path, *(path / nested for nested in _NESTED if (path / nested).is_dir())]
-    for folder in tried:
+    for folder in _places(path):
         chosen = _choose(folder)
         if chosen is not None:
             return _collect(folder, *chosen)
-    raise _not_found(path, tried)
+    raise not_found(path, _places(path))
 
 
 def _choose(folder: Path) -> tuple[list[Path], dict[str, str], list[tuple[str, str]], list[str]] | None:
     """Return files, index (tensor to file name), ignored files and notes, or None where nothing is readable."""
-    names = [name for name in _files(folder) if not name.startswith(".")]
-    candidates = [n for n in names if n.endswith(".safetensors") and not n.startswith(("adapter_", "optimizer"))]
-    index_name = "model.safetensors.index.json"
+    names = [name for name in file_names(folder) if not name.startswith(".")]
+    candidates = _candidates(names)
     index: dict[str, str] = {}
     if "model.safetensors" in candidates:
         chosen, why = ["model.safetensors"], "model.safetensors is the model"
-    elif index_name in names:
-        index = _read_index(folder / index_name)
+    elif _INDEX in names:
+        index = _read_index(folder / _INDEX)
         chosen, why = sorted(set(index.values())), "not named by the index"
     else:
         chosen, why = _unindexed(folder, candidates)
     if not chosen:
         return None
-    used = {*chosen, *([index_name] if index else [])}
-    return [folder / name for name in chosen], index, list(_ignored(names, used, why)), []
+    ignored = list(ignored_files(names, {*chosen, *([_INDEX] if index else [])}, why))
+    return [folder / name for name in chosen], index, ignored, list(_doubts(names, chosen))
+
+
+def _doubts(names: list[str], chosen: list[str]) -> Iterator[str]:
+    """Say where a folder holds more than one thing that could have been meant."""
+    if "model.safetensors" in chosen and _INDEX in names:
+        yield f"model.safetensors was taken, as transformers does; {_INDEX} and its shards beside it were not"
+    if any(name.startswith("adapter_model.") for name in names):
+        yield "an adapter lies beside the full weights and was not applied"
+    counts = {int(match["count"]) for name in chosen if (match := _SHARD.match(name))}
+    if len(counts) == 1 and len(chosen) < max(counts):
+        yield f"the index names {len(chosen)} shards of {max(counts)}"
 
 
 def _unindexed(folder: Path, candidates: list[str]) -> tuple[list[str], str]:
     shards = [(match, name) for name in candidates if (match := _SHARD.match(name))]
-    stems = {(match["stem"], int(match["count"])) for match, _ in shards}
-    if len(stems) == 1:
-        (stem, count) = stems.pop()
+    sets = sorted({(match["stem"], int(match["count"])) for match, _ in shards})
+    if len(sets) > 1:
+        raise CheckpointError(
+            f"{folder}: expected one set of shards, found {len(sets)} and no index that says which: "
+            + " and ".join(f"{stem}-*-of-{count:05d}.safetensors" for stem, count in sets[:3])
+            + ".",
+            "Move the older set away.",
+        )
+    if sets:
+        stem, count = sets[0]
         expected = [f"{stem}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
         missing = [name for name in expected if name not in candidates]
         if missing:
             raise CheckpointError(
-                f"{folder}: expected {count} shards, found {count - len(missing)}; {missing[0]} is missing.",
+                f"{folder}: expected {count} shards, found {len(shards)}; {missing[0]} is missing.",
                 "Copy or save the checkpoint again.",
             )
         return expected, "not one of the shards"
-    if len(candidates) == 1:
-        return candidates, "not the model"
     if len(candidates) > 1:
         raise CheckpointError(
             f"{folder}: expected one model, found {len(candidates)} safetensors files ({', '.join(candidates[:3])}) "
             "and no index that says which.",
             "Give the one file as the checkpoint.",
         )
-    return [], ""
+    return candidates, "not the model"
 
 
 def _read_index(file: Path) -> dict[str, str]:
@@ -236,10 +219,11 @@ def _collect(
                 )
             tensors[key] = tensor
     _check_index(path, index, tensors)
+    _check_merged(path, tensors)
     if extra:
-        notes = [*notes, f"{extra} stored tensors are not in the index and were left out"]
+        notes = [*notes, f"{extra} stored tensors that the index does not place there were left out"]
     if not tensors:
-        raise CheckpointError(f"{path}: expected tensors, found an empty file.", "Save the checkpoint again.")
+        raise CheckpointError(f"{path}: expected tensors, found a header without any.", "Save the checkpoint again.")
     ordered = dict(sorted(tensors.items(), key=lambda item: natural_key(item[0])))
     return Weights(path, ordered, ignored, notes, digest.hexdigest(), _config(path))
 
@@ -254,48 +238,19 @@ def _check_index(path: Path, index: dict[str, str], tensors: dict[str, TensorInf
         )
 
 
+def _check_merged(path: Path, tensors: dict[str, TensorInfo]) -> None:
+    unmerged = next((name for name in tensors if ".lora_A." in name), None)
+    if unmerged is not None:
+        raise CheckpointError(
+            f"{path}: expected whole weights, found an adapter that is not merged into them ({unmerged}).",
+            "Merge it (peft: merge_and_unload, save_pretrained) and give the merged folder.",
+        )
+
+
 def _config(path: Path) -> dict[str, Any]:
+    folder = path if path.is_dir() else path.parent
     try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
-
-
-def _files(folder: Path) -> list[str]:
-    """Names of the files in a folder, links included even where their target is gone."""
-    try:
-        return sorted((entry.name for entry in folder.iterdir() if not entry.is_dir()), key=natural_key)
-    except OSError:
-        return []
-
-
-def _ignored(names: list[str], used: set[str], why: str) -> Iterator[tuple[str, str]]:
-    for name in names:
-        if name in used:
-            continue
-        if name.startswith("adapter_"):
-            yield name, "adapter beside full weights: not applied"
-        elif name.endswith((".safetensors", ".safetensors.index.json")):
-            yield name, why
-        elif _STATES.match(name):
-            yield name, "training state"
-        elif (kind := _format(name)) is not None:
-            yield name, f"{kind[0]}; never opened"
-
-
-def _format(name: str) -> tuple[str, str] | None:
-    for pattern, what, step in _FORMATS:
-        if re.search(pattern, name):
-            return what, step
-    return None
-
-
-def _not_found(path: Path, tried: list[Path]) -> CheckpointError:
-    for folder in [*tried, *(child for child in sorted(path.iterdir()) if child.is_dir())]:
-        for name in _files(folder):
-            if not _STATES.match(name) and (kind := _format(name)) is not None:
-                return CheckpointError(f"{path}: expected safetensors weights, found {kind[0]} ({name}).", kind[1])
-    entries = sorted(child.name for child in path.iterdir())[:4]
-    found = ", ".join(entries) if entries else "an empty folder"
-    return CheckpointError(f"{path}: expected safetensors weights, found {found}.", "Give a folder that holds a model.")

@@ -17,6 +17,7 @@ from driftlab.spectral.spectrum import effective_rank, gap_at_rank, ratio
 from driftlab.spectral.tracking import measure_tracked
 
 _SLACK = 1e-6
+_SLICE = 1 << 22
 _SMALLEST = 128  # below it a decomposition costs no more than tracking
 _SUPPORT = ("mask_update_iou", "mask_update_overlap", "low_mask_overlap")
 _NULL_TOLERANCE = 30.0  # a null's error may be this many times the tolerance: it is compared, not quoted
@@ -179,8 +180,10 @@ def _permuted_support(basis: Basis, density: float, key: str) -> dict[str, float
 
 
 def frobenius(D: Tensor) -> float:
-    """Return the Frobenius norm: rows in the type of D, their sum in float64; off by 1e-7 at most, relatively."""
-    return float(torch.linalg.vector_norm(torch.linalg.vector_norm(D, dim=1).double()))
+    """Return the Frobenius norm, squares summed in float64 slice by slice."""
+    flat = D.flatten()
+    slices = (flat[i : i + _SLICE].double() for i in range(0, flat.numel(), _SLICE))
+    return math.sqrt(sum(float(torch.dot(part, part)) for part in slices))
 
 
 def _of_base(basis: Basis) -> dict[str, float]:
