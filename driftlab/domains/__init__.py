@@ -1,6 +1,6 @@
 """Distance between domains: data sets to texts to embeddings to MMD.
 
-``texts``, from ``specs``, ``readers``, ``files``, ``columns``
+``texts``, from ``specs``, ``readers``, ``datafiles``, ``columns``
     Files of any common form to a list of texts, with a count of everything that was left out.
 ``encoder``, ``sentences``, ``encoded``, ``cache``
     Texts to unit vectors.

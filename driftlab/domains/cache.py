@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from driftlab.domains.encoded import Advance, Encoded, TextEncoder
+from driftlab.files import replacing
 
 
 def default_cache() -> Path:
@@ -41,9 +42,8 @@ def encode_cached(
         return stored
     encoded = encoder.encode(texts, advance)
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.stem}.{os.getpid()}.npz")
-    np.savez(temporary, vectors=encoded.vectors, truncated=encoded.truncated, seen=encoded.seen)
-    temporary.replace(file)
+    with replacing(file) as temporary, temporary.open("wb") as handle:
+        np.savez(handle, vectors=encoded.vectors, truncated=encoded.truncated, seen=encoded.seen)
     return encoded
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from driftlab.domains.files import Records
+from driftlab.domains.datafiles import Records
 from driftlab.errors import DataError
 
 GUESSES = (

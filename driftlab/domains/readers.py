@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from driftlab.domains.files import Records, from_arrow, read_arrow, read_file, suffix_of
+from driftlab.domains.datafiles import Records, from_arrow, read_arrow, read_file, suffix_of
 from driftlab.errors import DataError
 
 _COLUMNS_OF_FILES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt")

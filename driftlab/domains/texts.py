@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftlab.domains.columns import choose_column, text_of
+from driftlab.domains.datafiles import Records
 from driftlab.domains.encoded import numbered
-from driftlab.domains.files import Records
 from driftlab.domains.readers import read
 from driftlab.domains.seeding import generator
 from driftlab.domains.specs import DomainSpec

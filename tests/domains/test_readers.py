@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from driftlab.domains.files import Records
+from driftlab.domains.datafiles import Records
 from driftlab.domains.readers import read, splits
 from driftlab.errors import DataError
 
