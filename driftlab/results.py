@@ -207,6 +207,22 @@ class ResultsDir:
         """Write ``content`` as ``NAME.json``."""
         return write_text(self.path / f"{name}.json", json.dumps(_plain(content), indent=2) + "\n")
 
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read ``NAME.json``.
+
+        Raises
+        ------
+        ResultsError
+            If it is missing or unreadable.
+        """
+        file = self.path / f"{name}.json"
+        try:
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            raise ResultsError(
+                f"{file}: expected a JSON object, found none.", "Run the command that makes it."
+            ) from None
+
     def write_csv(self, name: str) -> Path:
         """Export the finished table ``name`` as CSV beside it."""
         return write_text(self.path / f"{name}.csv", self.table(name).to_csv(index=False, lineterminator="\n"))

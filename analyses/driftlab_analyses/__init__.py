@@ -6,5 +6,8 @@ A module offers ``table(results) -> DataFrame`` and ``figure(table) -> Figure``;
 FIGURES: dict[str, str] = {
     "parameter_drift": "spectral_summary",
     "layer_map": "spectral",
+    "domain_distance": "mmd",
+    "domain_distance_reference": "mmd_reference",
+    "domain_map": "projection",
 }
 """Figure name to the stored table it needs; the module of the same name draws it."""

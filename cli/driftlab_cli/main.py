@@ -13,6 +13,7 @@ from driftlab import __version__
 from driftlab.errors import DriftlabError, UsageError
 from driftlab_cli.figures import figures
 from driftlab_cli.ls import ls
+from driftlab_cli.mmd import mmd
 from driftlab_cli.svd import svd
 
 app = typer.Typer(
@@ -42,6 +43,7 @@ def _driftlab(
 
 app.command()(ls)
 app.command()(svd)
+app.command()(mmd)
 app.command()(figures)
 
 
