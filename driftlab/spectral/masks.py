@@ -47,7 +47,7 @@ def largest_mask(values: Tensor, count: int) -> Tensor:
     tensor([[False,  True],
             [ True, False]])
     """
-    return largest_of(values.abs(), count)[0]
+    return largest_of(values.detach().abs(), count)[0]
 
 
 def largest_of(magnitude: Tensor, count: int) -> tuple[Tensor, float]:
@@ -65,7 +65,7 @@ def smallest_mask(values: Tensor, count: int) -> Tensor:
     >>> smallest_mask(torch.tensor([0.0, 2.0, -1.0, 0.0]), 1)
     tensor([ True, False, False, False])
     """
-    return _extreme_mask(values.abs(), count, largest=False)[0]
+    return _extreme_mask(values.detach().abs(), count, largest=False)[0]
 
 
 def _extreme_mask(magnitude: Tensor, count: int, *, largest: bool) -> tuple[Tensor, float]:
@@ -73,21 +73,23 @@ def _extreme_mask(magnitude: Tensor, count: int, *, largest: bool) -> tuple[Tens
     if not 0 <= count <= numel:
         raise ShapeError(f"count: expected 0 to {numel}, found {count}.")
     if count in (0, numel):
-        return torch.full_like(magnitude, count == numel, dtype=torch.bool), math.nan
+        return torch.full(magnitude.shape, count == numel, device=magnitude.device), math.nan
+    magnitude = magnitude.contiguous()  # a flat index means row-major order, whatever the input's strides
     threshold = _kth_smallest(magnitude.flatten(), numel - count if largest else count - 1)
     mask = magnitude >= threshold if largest else magnitude <= threshold
     surplus = count_true(mask) - count
     if surplus:
         ties = torch.nonzero(magnitude.flatten() == threshold).flatten()
         mask.view(-1)[ties[len(ties) - surplus :]] = False
-    return mask, float(threshold)
+    return mask, threshold
 
 
-def _kth_smallest(values: Tensor, index: int) -> Tensor:
+def _kth_smallest(values: Tensor, index: int) -> float:
     """Return the value of rank ``index`` (0 is the smallest)."""
     if values.device.type == "cpu":  # NumPy's introselect is an order of magnitude faster than torch.kthvalue
-        return torch.tensor(np.partition(values.numpy(), index)[index])
-    return torch.kthvalue(values, index + 1).values
+        known = values.float() if values.dtype == torch.bfloat16 else values  # NumPy has no bfloat16
+        return float(np.partition(known.numpy(), index)[index])
+    return float(torch.kthvalue(values, index + 1).values)
 
 
 def iou(left: Tensor, right: Tensor) -> float:
