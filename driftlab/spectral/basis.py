@@ -102,13 +102,15 @@ def principal_mask(svd: Decomposition, r: int, fraction: float) -> Tensor:
     Returns
     -------
     Tensor of bool of shape (m, n)
+        Entries that differ by less than the rounding of the product count as equal; the smaller flat index wins.
 
     References
     ----------
     "The Path Not Taken", arXiv 2511.08567; "LIFT", arXiv 2506.00772.
     """
     truncated = (svd.U[:, :r] * svd.sigma[:r]) @ svd.V[:, :r].mT
-    return largest_mask(truncated, mask_size(fraction, truncated.numel()))
+    rounding = 16 * EPS * float(svd.sigma[0])  # closer entries are equal: their order is the product's noise
+    return largest_mask(truncated, mask_size(fraction, truncated.numel()), rounding)
 
 
 def require_matrix(what: str, W: Tensor) -> None:
