@@ -5,6 +5,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from driftlab.devices import exact_math
 from driftlab.errors import NumericalError, ShapeError
 from driftlab.spectral.decomposition import EPS, Decomposition, decompose
 from driftlab.spectral.masks import largest_mask, mask_size, smallest_mask
@@ -42,10 +43,11 @@ class Basis:
 
     def __init__(self, base: Tensor, plan: Plan) -> None:
         require_matrix("base", base)
-        self.stored = base
-        self.W = base.double()
+        self.stored = base.detach()
+        self.W = self.stored.double()
         self.plan = plan
-        self.svd = decompose(self.W)
+        with exact_math():
+            self.svd = decompose(self.W)
         self.k, self.r = plan.ranks(min(base.shape))
         self.k = max(1, min(self.k, self.rank))
 
@@ -132,6 +134,7 @@ def bad_values(W: Tensor) -> str:
     >>> bad_values(torch.tensor([1.0, float("nan")]))
     '1 NaN'
     """
+    W = W.detach()
     if torch.isfinite(W.sum(dtype=torch.float64)):
         return ""  # a sum over NaN or infinity is never finite
     nan, inf = int(torch.isnan(W).sum()), int(torch.isinf(W).sum())
