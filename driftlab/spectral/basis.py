@@ -64,9 +64,8 @@ class Basis:
 
     @cached_property
     def rank(self) -> int:
-        """Numerical rank: singular values that stand above their own error."""
-        floor = self.svd.sigma_error.clamp(min=max(self.shape) * EPS * float(self.svd.sigma[0]))
-        return int((self.svd.sigma > floor).sum())
+        """Numerical rank."""
+        return numerical_rank(self.svd)
 
     @cached_property
     def norm(self) -> float:
@@ -87,6 +86,12 @@ class Basis:
     def low_mask(self) -> Tensor:
         """As many entries of smallest magnitude."""
         return smallest_mask(self.W, mask_size(self.plan.mask_fraction, self.W.numel()))
+
+
+def numerical_rank(svd: Decomposition) -> int:
+    """Count the singular values that stand above their own error."""
+    floor = svd.sigma_error.clamp(min=max(len(svd.U), len(svd.V)) * EPS * float(svd.sigma[0]))
+    return int((svd.sigma > floor).sum())
 
 
 def principal_mask(svd: Decomposition, r: int, fraction: float) -> Tensor:

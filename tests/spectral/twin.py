@@ -4,6 +4,7 @@ NumPy's SVD, loops and sets: nothing here shares code or method with the library
 """
 
 import math
+import statistics
 
 import numpy as np
 import torch
@@ -156,8 +157,8 @@ def measures(stored0, stored1, k, r, f):
         "nss": nss(W0, W1),
         "max_angle_left_deg": left[-1],
         "max_angle_right_deg": right[-1],
-        "median_angle_left_deg": float(np.median(left)),
-        "median_angle_right_deg": float(np.median(right)),
+        "median_angle_left_deg": statistics.median_low(left),  # one of the angles, also where their number is even
+        "median_angle_right_deg": statistics.median_low(right),
         "gap_at_rank": gap_at_rank(W0, k),
         "mask_overlap": iou(mask, principal_mask(W1, r, f)),
         "update_density": u,
@@ -198,7 +199,7 @@ SPECTRA = {
     "flat": lambda d: np.ones(d),
     "steep": lambda d: np.geomspace(1, 1e-5, d),
     "repeated": lambda d: np.repeat(np.linspace(2, 1, (d + 1) // 2), 2)[:d],
-    "deficient": lambda d: np.where(np.arange(d) < (2 * d) // 3, np.linspace(2, 1, d), 0.0),
+    "deficient": lambda d: np.where(np.arange(d) < max(1, (2 * d) // 3), np.linspace(2, 1, d), 0.0),
     "condition 1e8": lambda d: np.geomspace(1, 1e-8, d),
     "rank one": lambda d: np.where(np.arange(d) < 1, 1.0, 0.0),
     "zero": np.zeros,
