@@ -122,13 +122,18 @@ def principal_mask(svd: Decomposition, r: int, fraction: float) -> Tensor:
 
 def require_matrix(what: str, W: Tensor) -> None:
     """Raise unless ``W`` is a finite floating-point matrix with entries."""
+    require_weights(what, W)
+    bad = bad_values(W)
+    if bad:
+        raise NumericalError(f"{what}: expected finite values, found {bad}.")
+
+
+def require_weights(what: str, W: Tensor) -> None:
+    """Raise unless ``W`` is a floating-point matrix with entries, which costs nothing to see."""
     if W.ndim != 2 or W.numel() == 0:
         raise ShapeError(f"{what}: expected a matrix with entries, found shape {tuple(W.shape)}.")
     if not W.dtype.is_floating_point:
         raise ShapeError(f"{what}: expected floating-point values, found {W.dtype}.")
-    bad = bad_values(W)
-    if bad:
-        raise NumericalError(f"{what}: expected finite values, found {bad}.")
 
 
 def bad_values(W: Tensor) -> str:

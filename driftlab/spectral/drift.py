@@ -8,7 +8,7 @@ from torch import Tensor
 
 from driftlab.devices import exact_math
 from driftlab.errors import NumericalError, ShapeError
-from driftlab.spectral.basis import Basis, require_matrix
+from driftlab.spectral.basis import Basis, require_matrix, require_weights
 from driftlab.spectral.exact import measure_exact
 from driftlab.spectral.masks import changed_mask, count_true, iou, mask_size, random_iou, share_inside
 from driftlab.spectral.measures import MEASURES, NO_DRIFT
@@ -84,6 +84,7 @@ def measure(basis: Basis, new: Tensor, key: str = "") -> Drift:
     with exact_math():
         if new.dtype == basis.stored.dtype and torch.equal(new, basis.stored):
             return _identical(basis)
+        require_weights("checkpoint", new)
         D = difference(basis.stored, new)
         size = frobenius(D)
         if not math.isfinite(size):

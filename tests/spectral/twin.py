@@ -228,6 +228,6 @@ SIDES, SEEDS = st.integers(1, 20), st.integers(0, 2**16)
 
 @st.composite
 def pairs(draw, largest=20, dtypes=tuple(STORED)):
-    """Pairs of any shape, size of step and stored type."""
+    """Pairs of any shape, stored type and size of step; none so large that entries cancel to nothing."""
     m, n = draw(st.integers(1, largest)), draw(st.integers(1, largest))
-    return pair(m, n, 10.0 ** draw(st.integers(-5, 0)), draw(SEEDS), draw(st.sampled_from(dtypes)))
+    return pair(m, n, 10.0 ** draw(st.integers(-5, -1)), draw(SEEDS), draw(st.sampled_from(dtypes)))
