@@ -9,19 +9,15 @@ import torch
 import twin
 from hypothesis import given
 from hypothesis import strategies as st
+from support import SHAPES, plan, refuse
 
 from driftlab.errors import NumericalError
-from driftlab.spectral import MEASURES, Basis, Plan
-from driftlab.spectral.basis import EPS, decompose
+from driftlab.spectral import MEASURES, Basis
+from driftlab.spectral.decomposition import EPS, decompose
 from driftlab.spectral.exact import angle_floor_deg, measure_exact, spectral_norm
 
-SHAPES = list(twin.SHAPES.values())
 SIDES = ("left", "right")
 ANGLES = [f"{kind}_angle_{side}_deg" for kind in ("max", "median") for side in SIDES]
-
-
-def plan(**options):
-    return Plan(method="exact", null="none", **options)
 
 
 def both(W0, W1, **options):
@@ -167,10 +163,6 @@ def test_a_checkpoint_of_zeros_has_no_mask():
 
 
 # --- failures ---------------------------------------------------------------------------------------------------
-
-
-def refuse(*_, **__):
-    raise torch.linalg.LinAlgError("failed to converge")
 
 
 @pytest.mark.parametrize("fault", [refuse, lambda G: torch.full((len(G),), math.nan, dtype=torch.float64)])
