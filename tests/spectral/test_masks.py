@@ -15,6 +15,7 @@ from driftlab.spectral.masks import (
     count_both,
     iou,
     largest_mask,
+    largest_of,
     mask_size,
     random_iou,
     share_inside,
@@ -67,6 +68,14 @@ def test_the_flat_index_is_the_row_major_one_whatever_the_memory_layout(make):
         assert torch.equal(make(view, 3), make(X, 3))
     ones = torch.ones(1, 3).expand(2, 3)
     assert indices(make(ones, 4)) == {0, 1, 2, 3}
+
+
+def test_the_threshold_is_the_smallest_value_taken():
+    X = torch.tensor([3.0, 1.0, 2.0, 1.0])
+    for count, threshold in ((1, 3.0), (2, 2.0), (3, 1.0)):
+        mask, smallest = largest_of(X, count)
+        assert smallest == threshold == float(X[mask].min())
+        assert torch.equal(mask, largest_mask(-X, count))
 
 
 def test_negative_zero_is_zero():
