@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -59,20 +60,36 @@ def exact_math() -> Iterator[None]:
     ...     torch.is_grad_enabled()
     False
     """
-    matmul = torch.backends.cuda.matmul.allow_tf32
-    cudnn = torch.backends.cudnn.allow_tf32
-    precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    with (
+        _full_float32_products(),
+        torch.no_grad(),
+        torch.autocast("cuda", enabled=False),
+        torch.autocast("cpu", enabled=False),
+    ):
+        yield
+
+
+@contextmanager
+def _full_float32_products() -> Iterator[None]:
+    """Switch TF32 off for matrix products; our maths has no convolutions.
+
+    torch has an older switch and, since 2.9, newer ones, and refuses to read the older where a newer one was used
+    last. So the older is set where it can be read, which keeps it readable, and the newer ones elsewhere.
+    """
+    backends: tuple[Any, ...] = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
+    newer = [(backend, backend.fp32_precision) for backend in backends if hasattr(backend, "fp32_precision")]
     try:
-        with (
-            torch.no_grad(),
-            torch.autocast("cuda", enabled=False),
-            torch.autocast("cpu", enabled=False),
-        ):
-            yield
+        older = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        older = None
+    try:
+        if older:
+            torch.set_float32_matmul_precision("highest")
+        for backend, _ in newer:
+            backend.fp32_precision = "ieee"
+        yield
     finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cuda.matmul.allow_tf32 = matmul
-        torch.backends.cudnn.allow_tf32 = cudnn
+        if older:
+            torch.set_float32_matmul_precision(older)
+        for backend, precision in newer:
+            backend.fp32_precision = precision

@@ -5,6 +5,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from driftlab.devices import exact_math
 from driftlab.errors import NumericalError, ShapeError
 from driftlab.spectral.decomposition import EPS, Decomposition, decompose
 from driftlab.spectral.masks import largest_mask, mask_size, smallest_mask
@@ -42,10 +43,11 @@ class Basis:
 
     def __init__(self, base: Tensor, plan: Plan) -> None:
         require_matrix("base", base)
-        self.stored = base
-        self.W = base.double()
+        self.stored = base.detach()
+        self.W = self.stored.double()
         self.plan = plan
-        self.svd = decompose(self.W)
+        with exact_math():
+            self.svd = decompose(self.W)
         self.k, self.r = plan.ranks(min(base.shape))
         self.k = max(1, min(self.k, self.rank))
 
@@ -62,9 +64,8 @@ class Basis:
 
     @cached_property
     def rank(self) -> int:
-        """Numerical rank: singular values that stand above their own error."""
-        floor = self.svd.sigma_error.clamp(min=max(self.shape) * EPS * float(self.svd.sigma[0]))
-        return int((self.svd.sigma > floor).sum())
+        """Numerical rank."""
+        return numerical_rank(self.svd)
 
     @cached_property
     def norm(self) -> float:
@@ -87,6 +88,12 @@ class Basis:
         return smallest_mask(self.W, mask_size(self.plan.mask_fraction, self.W.numel()))
 
 
+def numerical_rank(svd: Decomposition) -> int:
+    """Count the singular values that stand above their own error."""
+    floor = svd.sigma_error.clamp(min=max(len(svd.U), len(svd.V)) * EPS * float(svd.sigma[0]))
+    return int((svd.sigma > floor).sum())
+
+
 def principal_mask(svd: Decomposition, r: int, fraction: float) -> Tensor:
     """Mark the entries of largest magnitude of the rank-r truncated decomposition.
 
@@ -102,24 +109,31 @@ def principal_mask(svd: Decomposition, r: int, fraction: float) -> Tensor:
     Returns
     -------
     Tensor of bool of shape (m, n)
+        Entries that differ by less than the rounding of the product count as equal; the smaller flat index wins.
 
     References
     ----------
     "The Path Not Taken", arXiv 2511.08567; "LIFT", arXiv 2506.00772.
     """
     truncated = (svd.U[:, :r] * svd.sigma[:r]) @ svd.V[:, :r].mT
-    return largest_mask(truncated, mask_size(fraction, truncated.numel()))
+    rounding = 16 * EPS * float(svd.sigma[0])  # closer entries are equal: their order is the product's noise
+    return largest_mask(truncated, mask_size(fraction, truncated.numel()), rounding)
 
 
 def require_matrix(what: str, W: Tensor) -> None:
     """Raise unless ``W`` is a finite floating-point matrix with entries."""
+    require_weights(what, W)
+    bad = bad_values(W)
+    if bad:
+        raise NumericalError(f"{what}: expected finite values, found {bad}.")
+
+
+def require_weights(what: str, W: Tensor) -> None:
+    """Raise unless ``W`` is a floating-point matrix with entries, which costs nothing to see."""
     if W.ndim != 2 or W.numel() == 0:
         raise ShapeError(f"{what}: expected a matrix with entries, found shape {tuple(W.shape)}.")
     if not W.dtype.is_floating_point:
         raise ShapeError(f"{what}: expected floating-point values, found {W.dtype}.")
-    bad = bad_values(W)
-    if bad:
-        raise NumericalError(f"{what}: expected finite values, found {bad}.")
 
 
 def bad_values(W: Tensor) -> str:
@@ -130,6 +144,7 @@ def bad_values(W: Tensor) -> str:
     >>> bad_values(torch.tensor([1.0, float("nan")]))
     '1 NaN'
     """
+    W = W.detach()
     if torch.isfinite(W.sum(dtype=torch.float64)):
         return ""  # a sum over NaN or infinity is never finite
     nan, inf = int(torch.isnan(W).sum()), int(torch.isinf(W).sum())

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from driftlab.devices import exact_math
 from driftlab.errors import NumericalError, ShapeError
-from driftlab.spectral.basis import Basis, require_matrix
+from driftlab.spectral.basis import Basis, require_matrix, require_weights
 from driftlab.spectral.exact import measure_exact
-from driftlab.spectral.masks import changed_mask, count_true, iou, random_iou, share_inside
+from driftlab.spectral.masks import changed_mask, count_true, iou, mask_size, random_iou, share_inside
 from driftlab.spectral.measures import MEASURES, NO_DRIFT
 from driftlab.spectral.nulls import null_update
 from driftlab.spectral.spectrum import effective_rank, gap_at_rank, ratio
@@ -85,6 +85,7 @@ def measure(basis: Basis, new: Tensor, key: str = "") -> Drift:
     with exact_math():
         if new.dtype == basis.stored.dtype and torch.equal(new, basis.stored):
             return _identical(basis)
+        require_weights("checkpoint", new)
         D = difference(basis.stored, new)
         if not math.isfinite(frobenius(D)):
             require_matrix("checkpoint", new)
@@ -140,8 +141,7 @@ def _measure(basis: Basis, D: Tensor, changed: Tensor, key: str, factors: tuple[
     values["rel_frobenius"] = ratio(frobenius(D), basis.norm)
     _check_bounds(values, errors)
     nulls = _nulls(basis, D, values["update_density"], key)
-    reason = "" if basis.rank else "the base is zero: relative measures are undefined"
-    return Drift(_select(basis, values), errors, nulls, method, basis.k, basis.r, reason)
+    return Drift(_select(basis, values), errors, nulls, method, basis.k, basis.r, _reason(basis, values))
 
 
 def difference(base: Tensor, new: Tensor) -> Tensor:
@@ -246,6 +246,20 @@ def _identical(basis: Basis) -> Drift:
     values = NO_DRIFT | _of_base(basis)
     values["effective_rank_new"] = values["effective_rank_base"]
     return Drift(_select(basis, values), {}, {}, "identical", basis.k, basis.r)
+
+
+def _reason(basis: Basis, values: dict[str, float]) -> str:
+    """Say why measures are missing, where they are."""
+    fraction, numel = basis.plan.mask_fraction, basis.W.numel()
+    if not basis.rank:
+        return "the base is zero: relative measures are undefined"
+    if math.isnan(values.get("effective_rank_new", 0.0)):
+        return "the checkpoint is zero: angles and masks are undefined"
+    if basis.plan.wants("max_angle_left_deg") and "max_angle_left_deg" not in values:
+        return f"the checkpoint's rank is below the angle rank {basis.k}: angles are undefined"
+    if basis.plan.wants("mask_overlap") and not mask_size(fraction, numel):
+        return f"the mask fraction {fraction} of {numel} entries is none: mask_overlap is undefined"
+    return ""
 
 
 def _select(basis: Basis, values: dict[str, float]) -> dict[str, float]:

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from driftlab.spectral.basis import Basis, principal_mask
+from driftlab.errors import NumericalError
+from driftlab.spectral.basis import Basis, numerical_rank, principal_mask
 from driftlab.spectral.decomposition import EPS, Decomposition, decompose
 from driftlab.spectral.masks import iou
 from driftlab.spectral.spectrum import effective_rank, isospectral_ratio, nss, ratio, stable_rank
@@ -53,30 +54,47 @@ def measure_exact(basis: Basis, new: Tensor) -> tuple[dict[str, float], dict[str
     }
     off = torch.linalg.vector_norm(torch.stack([svd0.sigma_error, svd1.sigma_error]))
     errors["nss"] = ratio(float(off), basis.norm)
-    if basis.rank:
+    if basis.rank and numerical_rank(svd1):
         _angles(basis, svd1, values, errors)
+        values["intruder_dimensions"] = _intruders(basis, svd1)
         if plan.wants("mask_overlap"):
             values["mask_overlap"] = iou(basis.mask, principal_mask(svd1, basis.r, plan.mask_fraction))
             errors["mask_overlap"] = 0.0
     return values, errors
 
 
+def _intruders(basis: Basis, svd1: Decomposition) -> int:
+    """Count among the ten leading vectors; those without a singular value of their own are LAPACK's choice."""
+    top = min(10, numerical_rank(svd1))
+    return intruder_dimensions(basis.svd.U[:, : basis.rank].mT @ svd1.U[:, :top])
+
+
 def _angles(basis: Basis, svd1: Decomposition, values: dict[str, float], errors: dict[str, float]) -> None:
     svd0, k = basis.svd, basis.k
-    top = min(10, basis.k)
-    if float(svd1.sigma[k - 1]) <= float(svd1.sigma_error[k - 1]):
+    if k > numerical_rank(svd1):
         return  # the new matrix has lost rank: its top-k subspace is not determined
+    error = min(90.0, angle_floor_deg(svd0, k) + angle_floor_deg(svd1, k))
     for side, before, after in (("left", svd0.U, svd1.U), ("right", svd0.V, svd1.V)):
-        angles = principal_angles_deg(before[:, :k], after[:, :k])
+        angles = _finite_angles(before[:, :k], after[:, :k])
         values[f"max_angle_{side}_deg"] = float(angles[-1])
         values[f"median_angle_{side}_deg"] = float(angles.median())
-        errors |= dict.fromkeys((f"max_angle_{side}_deg", f"median_angle_{side}_deg"), angle_floor_deg(svd1, k))
+        errors |= dict.fromkeys((f"max_angle_{side}_deg", f"median_angle_{side}_deg"), error)
     values["subspace_similarity"] = subspace_similarity(svd0.U[:, :k], svd1.U[:, :k])
-    values["intruder_dimensions"] = intruder_dimensions(svd0.U.mT @ svd1.U[:, :top])
+
+
+def _finite_angles(before: Tensor, after: Tensor) -> Tensor:
+    try:
+        angles = principal_angles_deg(before, after)
+        found = "NaN"
+    except RuntimeError as error:  # how torch reports a failed convergence
+        angles, found = before.new_full((1,), math.nan), str(error)
+    if not torch.isfinite(angles).all():
+        raise NumericalError(f"Principal angles of {tuple(before.shape)} bases: expected finite values, found {found}.")
+    return angles
 
 
 def angle_floor_deg(svd: Decomposition, k: int) -> float:
-    """Return the rounding error of a computed top-k subspace in degrees, by Wedin's bound: error over gap."""
+    """Return the rounding error of one computed top-k subspace in degrees, by Wedin's bound: error over gap."""
     if k >= len(svd.sigma):
         return math.degrees(EPS * k)
     gap = float(svd.sigma[k - 1] - svd.sigma[k])
@@ -90,4 +108,10 @@ def spectral_norm(D: Tensor) -> float:
     if scale == 0:
         return 0.0
     thin = D / scale if D.shape[0] <= D.shape[1] else D.mT / scale
-    return scale * math.sqrt(max(0.0, float(torch.linalg.eigvalsh(thin @ thin.mT)[-1])))
+    try:
+        square = float(torch.linalg.eigvalsh(thin @ thin.mT)[-1])
+    except RuntimeError:
+        square = math.nan
+    if square > 0:
+        return scale * math.sqrt(square)
+    return float(decompose(D).sigma[0])  # its routes are checked

@@ -21,7 +21,7 @@ def mask_size(fraction: float, numel: int) -> int:
     return math.floor(fraction * numel + 0.5)
 
 
-def largest_mask(values: Tensor, count: int) -> Tensor:
+def largest_mask(values: Tensor, count: int, tolerance: float = 0.0) -> Tensor:
     """Mark exactly ``count`` entries of largest magnitude; among equals the smaller flat index wins.
 
     Parameters
@@ -30,6 +30,8 @@ def largest_mask(values: Tensor, count: int) -> Tensor:
         Finite entries.
     count : int
         0 … number of entries.
+    tolerance : float, default 0.0
+        Magnitudes this close to the smallest one taken count as equal to it.
 
     Returns
     -------
@@ -47,12 +49,12 @@ def largest_mask(values: Tensor, count: int) -> Tensor:
     tensor([[False,  True],
             [ True, False]])
     """
-    return largest_of(values.abs(), count)[0]
+    return _extreme_mask(values.detach().abs(), count, tolerance, largest=True)[0]
 
 
 def largest_of(magnitude: Tensor, count: int) -> tuple[Tensor, float]:
     """Return :func:`largest_mask` of non-negative values, and the smallest value it holds."""
-    return _extreme_mask(magnitude, count, largest=True)
+    return _extreme_mask(magnitude, count, 0.0, largest=True)
 
 
 def smallest_mask(values: Tensor, count: int) -> Tensor:
@@ -65,29 +67,32 @@ def smallest_mask(values: Tensor, count: int) -> Tensor:
     >>> smallest_mask(torch.tensor([0.0, 2.0, -1.0, 0.0]), 1)
     tensor([ True, False, False, False])
     """
-    return _extreme_mask(values.abs(), count, largest=False)[0]
+    return _extreme_mask(values.detach().abs(), count, 0.0, largest=False)[0]
 
 
-def _extreme_mask(magnitude: Tensor, count: int, *, largest: bool) -> tuple[Tensor, float]:
+def _extreme_mask(magnitude: Tensor, count: int, tolerance: float, *, largest: bool) -> tuple[Tensor, float]:
     numel = magnitude.numel()
     if not 0 <= count <= numel:
         raise ShapeError(f"count: expected 0 to {numel}, found {count}.")
     if count in (0, numel):
-        return torch.full_like(magnitude, count == numel, dtype=torch.bool), math.nan
+        return torch.full(magnitude.shape, count == numel, device=magnitude.device), math.nan
+    magnitude = magnitude.contiguous()  # a flat index means row-major order, whatever the input's strides
     threshold = _kth_smallest(magnitude.flatten(), numel - count if largest else count - 1)
-    mask = magnitude >= threshold if largest else magnitude <= threshold
+    mask = magnitude >= threshold - tolerance if largest else magnitude <= threshold
     surplus = count_true(mask) - count
     if surplus:
-        ties = torch.nonzero(magnitude.flatten() == threshold).flatten()
+        tied = magnitude <= threshold + tolerance if largest else magnitude >= threshold
+        ties = torch.nonzero((mask & tied).flatten()).flatten()
         mask.view(-1)[ties[len(ties) - surplus :]] = False
-    return mask, float(threshold)
+    return mask, threshold
 
 
-def _kth_smallest(values: Tensor, index: int) -> Tensor:
+def _kth_smallest(values: Tensor, index: int) -> float:
     """Return the value of rank ``index`` (0 is the smallest)."""
     if values.device.type == "cpu":  # NumPy's introselect is an order of magnitude faster than torch.kthvalue
-        return torch.tensor(np.partition(values.numpy(), index)[index])
-    return torch.kthvalue(values, index + 1).values
+        known = values.float() if values.dtype == torch.bfloat16 else values  # NumPy has no bfloat16
+        return float(np.partition(known.numpy(), index)[index])
+    return float(torch.kthvalue(values, index + 1).values)
 
 
 def iou(left: Tensor, right: Tensor) -> float:

@@ -73,7 +73,7 @@ def isospectral_ratio(base: Tensor, new: Tensor, update_norm: float) -> float:
     """
     _check_spectra(base, new)
     base, new = base.double().sort(descending=True).values, new.double().sort(descending=True).values
-    return ratio(float((new - base).norm()), update_norm)
+    return share(float((new - base).norm()), update_norm)
 
 
 def stable_rank(frobenius: float, spectral: float) -> float:
@@ -179,6 +179,12 @@ def gap_at_rank(sigma: Tensor, k: int) -> float:
 def ratio(numerator: float, denominator: float) -> float:
     """Divide; NaN where the denominator is zero."""
     return numerator / denominator if denominator else math.nan
+
+
+def share(part: float, whole: float) -> float:
+    """Divide a part by its whole: never above 1 by rounding; NaN where the whole is zero."""
+    value = ratio(part, whole)
+    return 1.0 if value > 1 else value
 
 
 def _check_spectra(base: Tensor, new: Tensor) -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from driftlab.errors import ShapeError
-from driftlab.spectral.spectrum import ratio
+from driftlab.spectral.spectrum import share
 
 
 def principal_angles_deg(base: Tensor, new: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def principal_angles_deg(base: Tensor, new: Tensor) -> Tensor:
     Raises
     ------
     ShapeError
-        If the two are not matrices of one shape with k ≤ m.
+        If the two are not matrices of one shape with 1 ≤ k ≤ m.
 
     References
     ----------
@@ -63,7 +63,7 @@ def subspace_similarity(base: Tensor, new: Tensor) -> float:
     Raises
     ------
     ShapeError
-        If the two are not matrices of one shape with k ≤ m.
+        If the two are not matrices of one shape with 1 ≤ k ≤ m.
 
     References
     ----------
@@ -76,7 +76,7 @@ def subspace_similarity(base: Tensor, new: Tensor) -> float:
     """
     _check_bases(base, new)
     outside = new.double() - base.double() @ (base.double().mT @ new.double())
-    return 1.0 - float(outside.square().sum()) / base.shape[1]
+    return max(0.0, 1.0 - float(outside.square().sum()) / base.shape[1])
 
 
 def principal_energy(core: Tensor, update_norm: float) -> float:
@@ -110,7 +110,7 @@ def principal_energy(core: Tensor, update_norm: float) -> float:
     """
     if core.ndim != 2 or core.shape[0] != core.shape[1]:
         raise ShapeError(f"core: expected a square matrix, found shape {tuple(core.shape)}.")
-    return ratio(float(core.double().norm()), update_norm) ** 2
+    return share(float(core.double().norm()), update_norm) ** 2
 
 
 def intruder_dimensions(cosines: Tensor, threshold: float = 0.5) -> int:
@@ -150,8 +150,8 @@ def intruder_dimensions(cosines: Tensor, threshold: float = 0.5) -> int:
 
 
 def _check_bases(base: Tensor, new: Tensor) -> None:
-    if base.ndim != 2 or base.shape != new.shape or base.shape[1] > base.shape[0]:
+    if base.ndim != 2 or base.shape != new.shape or not 1 <= base.shape[1] <= base.shape[0]:
         raise ShapeError(
-            f"Subspaces: expected two (m, k) matrices of one shape with k <= m, found {tuple(base.shape)} and "
+            f"Subspaces: expected two (m, k) matrices of one shape with 1 <= k <= m, found {tuple(base.shape)} and "
             f"{tuple(new.shape)}."
         )
