@@ -93,15 +93,15 @@ def holm(p_values: list[float]) -> list[float]:
 
 
 def verdict(above: int, below: int, p_holm: float) -> str:
-    """Return ``above``, ``below`` or ``not separated``; empty where there is no null.
+    """Return ``above``, ``below`` or ``not separated``; ``no null`` where no pair differs or none was drawn.
 
     Examples
     --------
     >>> verdict(20, 1, 0.001), verdict(12, 9, 1.0), verdict(0, 0, float("nan"))
-    ('above', 'not separated', '')
+    ('above', 'not separated', 'no null')
     """
     if above + below == 0 and math.isnan(p_holm):
-        return ""
+        return "no null"
     if not p_holm < LEVEL:
         return "not separated"
     return "above" if above > below else "below"
@@ -115,7 +115,7 @@ def in_words(summary: pd.DataFrame) -> Iterator[str]:
     summary : DataFrame
         The table ``spectral_summary``.
     """
-    model = summary[(summary["group_by"] == "model") & summary["verdict"].ne("") & (summary["order"] > 0)]
+    model = summary[(summary["group_by"] == "model") & summary["verdict"].ne("no null") & (summary["order"] > 0)]
     for run, rows in model.groupby("run", sort=False):
         last = rows[rows["order"] == rows["order"].max()].set_index("measure")
         label = last["label"].iloc[0]

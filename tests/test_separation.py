@@ -35,7 +35,7 @@ def test_holm_by_hand():
 
 @pytest.mark.parametrize(
     ("above", "below", "p", "expected"),
-    [(9, 1, 0.01, "above"), (1, 9, 0.01, "below"), (9, 1, 0.2, "not separated"), (0, 0, math.nan, "")],
+    [(9, 1, 0.01, "above"), (1, 9, 0.01, "below"), (9, 1, 0.2, "not separated"), (0, 0, math.nan, "no null")],
 )
 def test_verdicts(above, below, p, expected):
     assert verdict(above, below, p) == expected

@@ -6,6 +6,7 @@ A module offers ``table(results) -> DataFrame`` and ``figure(table) -> Figure``;
 FIGURES: dict[str, str] = {
     "parameter_drift": "spectral_summary",
     "layer_map": "spectral",
+    "float32_view": "float32",
     "domain_distance": "mmd",
     "domain_distance_reference": "mmd_reference",
     "domain_map": "projection",

@@ -30,7 +30,8 @@ def draw_all(
     drawn : list of (str, Path)
         Figure name and PNG file.
     missing : list of (str, str)
-        Figure name and why it was not drawn.
+        Figure name and why it was not drawn. Figures of commands that did not write to a folder are not missing,
+        unless asked for by name.
 
     Raises
     ------
@@ -50,12 +51,14 @@ def draw_all(
         _refuse_existing([target / name for _, target in opened for name in names])
     for results, target in opened:
         for name in names:
+            if not only and not results.has(FIGURES[name]):
+                continue
             try:
                 drawn.append((name, _draw(name, results, target / name)))
             except DriftlabError as error:
                 missing.append((name, str(error)))
     if not drawn:
-        reasons = "; ".join(why.removesuffix(".") for _, why in missing[:3])
+        reasons = "; ".join(why.removesuffix(".") for _, why in missing[:3]) or "no table of one is in the results"
         raise ResultsError(f"No figure could be drawn: {reasons}.")
     return drawn, missing
 

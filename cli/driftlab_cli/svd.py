@@ -93,7 +93,7 @@ def svd(
     words = list(in_words(results.table("spectral_summary")))
     extra = {"out": str(out), "notes": notes, "status": rows, "separation": words}
     say.result(headline(results.table("spectral")), extra=extra)
-    if not as_json:
+    if words and not as_json:
         print("\n".join(["", *words]))
     say.note(f"{outcome.ok} rows ok, {outcome.skipped} skipped, {outcome.failed} failed; tables in {out}")
     if outcome.failed:

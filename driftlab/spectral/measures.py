@@ -194,7 +194,8 @@ class Plan:
         _require("method", self.method in ("auto", "exact"), "auto or exact", self.method)
         _require("tolerance", 0 < self.tolerance < 1, "a number between 0 and 1", self.tolerance)
         _require("null", self.null in ("sign", "permute", "none"), "sign, permute or none", self.null)
-        _require("null draws", self.null_draws >= 1 and self.null_draws % 2 == 1, "an odd number", self.null_draws)
+        _require("null draws", self.null_draws >= 1, "at least 1", self.null_draws)
+        _require("null draws", self.null_draws % 2 == 1, "an odd number", self.null_draws)
 
     def ranks(self, d: int) -> tuple[int, int]:
         """Return (k, r) for a matrix whose smaller side is ``d``.

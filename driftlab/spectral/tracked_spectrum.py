@@ -12,7 +12,9 @@ _CENTRE = 32
 _SAMPLE = 64
 _SAFETY = 6.0
 _ROUNDING = 1e-8  # of ‖D‖_F in the diagonal of E; measured on 576 × 1536
-_FLOOR = 1e-7
+_FLOOR = 2e-7
+_CROWD = 0.1  # mixing with a third level beyond which pairs do not describe a level
+_REPEATED = 0.5  # mean mixing of a level with all others beyond which values are repeated rather than close
 
 
 def spectrum(update: Update, tolerance: float) -> tuple[Tensor, float]:
@@ -40,10 +42,15 @@ def spectrum(update: Update, tolerance: float) -> tuple[Tensor, float]:
         T = mixing(H, narrow[:, None] - narrow)
         values = _root(level + (T * H).sum(1).double())
         rows = _rows(len(level), level.device)
-        crowd = float(T.square().mean()) * len(level)
-        error = shift_error(update, values, T[rows], rows, crowd)
-        if error <= tolerance / 3:
-            return values, error
+        mixed = T.square()
+        shares = mixed.sum(1)
+        crowd = float(shares.mean())
+        if float((shares - mixed.amax(1)).max()) < _CROWD:
+            error = shift_error(update, values, T[rows], rows, crowd)
+            if error <= tolerance / 3:
+                return values, error
+        if crowd > _REPEATED:
+            return values, math.inf
         return _windowed(update, tolerance, crowd)
     return _windowed(update, tolerance, 0.0)
 
@@ -98,7 +105,10 @@ def shift_error(update: Update, values: Tensor, T: Tensor, rows: Tensor, crowd: 
     second = update.second[rows] * (T != 0)
     narrow = update.level.float()
     third = ((T @ update.first + 2 * second) * T).sum(1).double()
-    third = third.abs() + (mixing(second, narrow[rows, None] - narrow) * second).sum(1).double().abs()
+    left_out = mixing(second, narrow[rows, None] - narrow)
+    if float(left_out.square().sum(1).max()) > _CROWD:
+        return math.inf
+    third = third.abs() + (left_out * second).sum(1).double().abs()
     here = values[rows]
     error = third / (here + (here.square() + third.abs()).sqrt()).clamp(min=torch.finfo(torch.float32).tiny)
     factor = len(shift) / len(rows)

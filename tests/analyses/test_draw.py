@@ -45,7 +45,7 @@ def test_what_cannot_be_drawn_is_reported(store, make_rows, tmp_path, nan):
     drawn, missing = draw_all([results.path], tmp_path / "f")
     assert [name for name, _ in drawn] == ["parameter_drift"]
     assert [name for name, _ in missing if name in SPECTRAL] == ["layer_map"]
-    assert {name for name, _ in missing} == {"layer_map", *FIGURES.keys() - SPECTRAL}
+    assert {name for name, _ in missing} == {"layer_map"}
 
 
 def test_existing_figures_are_refused_before_anything_is_drawn(two_runs, tmp_path):

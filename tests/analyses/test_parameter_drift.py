@@ -26,6 +26,7 @@ def test_golden_table(two_runs):
         "median": [2.25e-5, 4.5e-5, 6.75e-5],
         "error": [1e-9] * 3,
         "null_median": [2.025e-5, 4.05e-5, 6.075e-5],
+        "verdict": ["not separated"] * 3,
     }
     assert list(found["q25"].round(12)) == [1.625e-5, 3.25e-5, 4.875e-5]
 

@@ -36,6 +36,11 @@ def spectral(make, out="out"):
     return pd.read_parquet(make.root / out / "spectral.parquet").drop(columns="seconds")
 
 
+def table_of(out):
+    """The lines of the table on stdout, without the sentences under it."""
+    return out.split("\n\n")[0].splitlines()
+
+
 def manifest(make, out="out"):
     return json.loads((make.root / out / "manifest.json").read_text())["commands"]["svd"]
 
@@ -52,12 +57,14 @@ def cut(source, label):
 def test_one_line_a_checkpoint_on_stdout_and_the_rest_on_stderr(make, svd, source):
     code, out, err = svd(source, *EXACT)
     assert code == 0
-    head, *lines = out.splitlines()
+    head, *lines = table_of(out)
     assert head.split()[:4] == ["run", "label", "matrices", "nss"]
     assert [line.split()[:3] for line in lines] == [["SFT", "math@10", "4"], ["SFT", "math@20", "4"]]
     assert err == f"8 rows ok, 4 skipped, 0 failed; tables in {make.root / 'out'}\n"
     mean = spectral(make).query("label == 'math@20'")["nss"].mean()
     assert lines[1].split()[3] == f"{mean:.4g}"
+    (words,) = out.split("\n\n")[1].splitlines()
+    assert words.startswith("SFT math@20: mask_update_iou is not separated from the level of a random update (median ")
 
 
 def test_json_on_stdout_parses(make, svd, source):
@@ -72,7 +79,7 @@ def test_json_on_stdout_parses(make, svd, source):
 def test_quiet_leaves_the_result(svd, source):
     code, out, err = svd(source, "-q", *EXACT)
     assert (code, err) == (0, "")
-    assert len(out.splitlines()) == 3
+    assert len(table_of(out)) == 3
 
 
 def test_the_manifest_traces_every_number(make, svd, source):
@@ -112,7 +119,7 @@ def test_two_methods_on_one_base_give_one_table(make, svd):
     one, two = make.run("one", {"math@10": 10}, method="GRPO"), make.run("two", {"math@10": 11}, method="SDPO")
     code, out, _ = svd(one, two, *EXACT)
     assert code == 0
-    assert [line.split()[:2] for line in out.splitlines()[1:]] == [
+    assert [line.split()[:2] for line in table_of(out)[1:]] == [
         ["GRPO", "math@10"],
         ["SDPO", "base"],
         ["SDPO", "math@10"],
@@ -135,7 +142,7 @@ def test_presets_ranks_and_measures_are_stored(make, svd, source):
 
 def test_only_one_measure_still_counts_matrices(svd, source):
     out = svd(source, "--measure", "max_angle_left_deg", *EXACT)[1]
-    assert [line.split()[2] for line in out.splitlines()[1:]] == ["4", "4"]
+    assert [line.split()[2] for line in table_of(out)[1:]] == ["4", "4"]
 
 
 def test_list_measures_needs_no_run(capsys):
@@ -151,7 +158,7 @@ def test_one_damaged_checkpoint_is_exit_code_3(make, svd, source):
     file = cut(source, "math@10")
     code, out, err = svd(source, *EXACT)
     assert code == 3
-    assert [line.split()[:4] for line in out.splitlines()] == [
+    assert [line.split()[:4] for line in table_of(out)] == [
         ["run", "label", "matrices", "failed"],
         ["SFT", "math@10", "0", "6"],
         ["SFT", "math@20", "4", "0"],
