@@ -4,6 +4,7 @@ Name-major: for each tensor the base is read and decomposed once, all checkpoint
 In memory are one basis, one checkpoint tensor and the next one being read, whatever the model's size.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ from driftlab.devices import exact_math, resolve_device
 from driftlab.errors import CheckpointError, NumericalError
 from driftlab.results import ResultsDir
 from driftlab.spectral.basis import Basis, bad_values
+from driftlab.spectral.decomposition import Decomposition, decompose_many
 from driftlab.spectral.drift import Drift, measure
 from driftlab.spectral.masks import changed_mask
 from driftlab.spectral.measures import MEASURES, Plan
@@ -30,6 +32,7 @@ from driftlab.tables import SPECTRAL, summarise
 
 TABLES = ("spectral", "spectral_summary")
 Progress = Callable[[int, str], None]
+_COPIES = 16  # float64 copies of a matrix that its decomposition in a group may hold at once
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,47 @@ def scan(
     on_unit(sum(track.nbytes for track in tracks if track.name in done), "resumed")
     todo = [track for track in tracks if track.name not in done]
     with exact_math(), Crew(where) as crew:
-        for track, read in prefetched(todo):
-            rows = list(_measure_track(track, read, plan, where, crew))
-            results.write_part("spectral", track.name, pa.Table.from_pylist(rows, schema=SPECTRAL))
-            on_unit(track.nbytes, track.name)
+        for group in _groups(todo, where):
+            ahead = _decompose_ahead(group, where) if group is not todo else {}
+            for track, read in prefetched(group):
+                rows = list(_measure_track(track, read, plan, where, crew, ahead.pop(track.name, None)))
+                results.write_part("spectral", track.name, pa.Table.from_pylist(rows, schema=SPECTRAL))
+                on_unit(track.nbytes, track.name)
     return _finish(results, tracks, sequence)
+
+
+def _groups(tracks: list[Track], device: torch.device) -> list[list[Track]]:
+    """Return the tracks as one group, or for a GPU in groups of one shape whose bases are decomposed together."""
+    if device.type != "cuda" or not tracks:
+        return [tracks]
+    free, _ = torch.cuda.mem_get_info(device)
+    shapes: dict[tuple[int, ...], list[Track]] = {}
+    for track in tracks:
+        shapes.setdefault(track.base.shape if track.base and not track.left_out else (), []).append(track)
+    groups = []
+    for shape, members in shapes.items():
+        size = max(1, min(64, free // (_COPIES * 8 * math.prod(shape)))) if shape else len(members)
+        groups += [members[i : i + size] for i in range(0, len(members), size)]
+    return groups
+
+
+def _decompose_ahead(group: list[Track], device: torch.device) -> dict[str, Decomposition]:
+    """Decompose the bases of a group together; those that cannot be read or are not finite are left to their turn.
+
+    They are read once more when their turn comes: a base is one file of many.
+    """
+    bases: dict[str, Tensor] = {}
+    for track in group:
+        if to_read(track) and not track.left_out and track.base is not None:
+            try:
+                loaded = track.base.read()
+            except CheckpointError:
+                continue
+            if not bad_values(loaded):
+                bases[track.name] = loaded.to(device).double()
+    if len(bases) < 2:
+        return {}
+    return dict(zip(bases, decompose_many(list(bases.values())), strict=True))
 
 
 def require_matrices(tracks: list[Track]) -> None:
@@ -171,10 +210,15 @@ def _notes(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def _measure_track(
-    track: Track, read: Iterator[Read], plan: Plan, device: torch.device, crew: Crew
+    track: Track,
+    read: Iterator[Read],
+    plan: Plan,
+    device: torch.device,
+    crew: Crew,
+    svd: Decomposition | None = None,
 ) -> Iterator[dict[str, Any]]:
     comparable = bool(to_read(track))
-    base: Basis | Tensor | str = _base(next(read), track, plan, device) if comparable else ""
+    base: Basis | Tensor | str = _base(next(read), track, plan, device, svd) if comparable else ""
     jobs = (_job(base, read, track, member, comparable, device) for member in track.members)
     return crew.run(jobs, track.base.numel if track.base else 0)
 
@@ -205,7 +249,9 @@ def _job(
     return compare
 
 
-def _base(loaded: Read, track: Track, plan: Plan, device: torch.device) -> Basis | Tensor | str:
+def _base(
+    loaded: Read, track: Track, plan: Plan, device: torch.device, svd: Decomposition | None
+) -> Basis | Tensor | str:
     """Return the basis, the plain tensor where spectral measures do not apply, or why there is neither."""
     if isinstance(loaded, CheckpointError):
         return f"base: {loaded}"
@@ -213,7 +259,7 @@ def _base(loaded: Read, track: Track, plan: Plan, device: torch.device) -> Basis
         bad = bad_values(loaded)
         return f"base: expected finite values, found {bad}." if bad else loaded
     try:
-        return Basis(loaded.to(device), plan).warm()
+        return Basis(loaded.to(device), plan, svd).warm()
     except NumericalError as error:
         return str(error)
     except (MemoryError, torch.OutOfMemoryError):

@@ -399,3 +399,19 @@ def interrupt_after(matrix):
             raise KeyboardInterrupt
 
     return on_unit
+
+
+def test_bases_decomposed_in_groups_give_the_same_table(make, monkeypatch):
+    run = make.run("r", {"math@10": 10, "math@20": 20})
+    _, alone = measure(make.root / "alone", run)
+    taken = []
+
+    def pairs(tracks, device):
+        taken.extend(tracks)
+        return [tracks[i : i + 3] for i in range(0, len(tracks), 3)]
+
+    monkeypatch.setattr("driftlab.scan._groups", pairs)
+    _, grouped = measure(make.root / "grouped", run)
+    assert len(taken) == 6
+    for name in MEASURES:
+        assert grouped[name].tolist() == pytest.approx(alone[name].tolist(), rel=1e-9, abs=1e-9, nan_ok=True), name

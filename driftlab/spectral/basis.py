@@ -22,6 +22,8 @@ class Basis:
         The base matrix in its stored type, finite, with at least one entry.
     plan : Plan
         Ranks and mask fraction.
+    svd : Decomposition, optional
+        Its decomposition in float64 where it has been made already.
 
     Attributes
     ----------
@@ -41,13 +43,13 @@ class Basis:
         If it holds NaN or infinity, or cannot be decomposed.
     """
 
-    def __init__(self, base: Tensor, plan: Plan) -> None:
+    def __init__(self, base: Tensor, plan: Plan, svd: Decomposition | None = None) -> None:
         require_matrix("base", base)
         self.stored = base.detach()
         self.W = self.stored.double()
         self.plan = plan
         with exact_math():
-            self.svd = decompose(self.W)
+            self.svd = svd or decompose(self.W)
         self.k, self.r = plan.ranks(min(base.shape))
         self.k = max(1, min(self.k, self.rank))
 
