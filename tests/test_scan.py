@@ -406,11 +406,14 @@ def test_bases_decomposed_in_groups_give_the_same_table(make, monkeypatch):
     _, alone = measure(make.root / "alone", run)
     taken = []
 
-    def pairs(tracks, device):
+    def by_shape(tracks, device):
         taken.extend(tracks)
-        return [tracks[i : i + 3] for i in range(0, len(tracks), 3)]
+        shapes = {track.base.shape: [] for track in tracks}
+        for track in tracks:
+            shapes[track.base.shape].append(track)
+        return list(shapes.values())
 
-    monkeypatch.setattr("driftlab.scan._groups", pairs)
+    monkeypatch.setattr("driftlab.scan._groups", by_shape)
     _, grouped = measure(make.root / "grouped", run)
     assert len(taken) == 6
     for name in MEASURES:
