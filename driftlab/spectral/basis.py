@@ -5,7 +5,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from driftlab.devices import exact_math
 from driftlab.errors import NumericalError, ShapeError
 from driftlab.spectral.decomposition import EPS, Decomposition, decompose
 from driftlab.spectral.masks import largest_mask, mask_size, smallest_mask
@@ -48,8 +47,7 @@ class Basis:
         self.stored = base.detach()
         self.W = self.stored.double()
         self.plan = plan
-        with exact_math():
-            self.svd = svd or decompose(self.W)
+        self.svd = svd or decompose(self.W)
         self.k, self.r = plan.ranks(min(base.shape))
         self.k = max(1, min(self.k, self.rank))
 

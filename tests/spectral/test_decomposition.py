@@ -45,6 +45,15 @@ def scaled(function):
     return call
 
 
+def stretched(function):
+    """Vectors a little too long, with the right values: only their own norm tells."""
+
+    def call(*arguments, **options):
+        return tuple(x * (1 + 1e-6) if x.ndim == 2 else x for x in function(*arguments, **options))
+
+    return call
+
+
 def shuffled(function):
     """Orthonormal vectors that belong to other values."""
 
@@ -71,6 +80,7 @@ FAULTS = {
     "NaN": nan_of,
     "skewed": skewed,
     "scaled": scaled,
+    "stretched": stretched,
     "shuffled": shuffled,
     "half": half_missing,
 }
