@@ -11,6 +11,7 @@ import typer
 
 from driftlab import __version__
 from driftlab.errors import DriftlabError, UsageError
+from driftlab_cli.train import train
 
 app = typer.Typer(
     name="driftlab",
@@ -35,6 +36,9 @@ def _driftlab(
     ] = False,
 ) -> None:
     """How far a language model moved during post-training, and what it forgot."""
+
+
+app.command(name="train")(train)
 
 
 def main() -> None:

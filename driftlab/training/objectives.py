@@ -230,7 +230,7 @@ def importance_weight(log_probs: Tensor, old_log_probs: Tensor, clip: float) -> 
     return (log_probs.detach() - old_log_probs).exp().clamp(max=clip)
 
 
-def token_weights(masks: list[Tensor], aggregate: str = "token") -> list[Tensor]:
+def token_weights(masks: list[Tensor], aggregate: str = "token", *, total: float | None = None) -> list[Tensor]:
     """Weight of each token in one optimizer step, so that the loss is the weighted sum of token losses.
 
     Parameters
@@ -240,6 +240,8 @@ def token_weights(masks: list[Tensor], aggregate: str = "token") -> list[Tensor]
     aggregate : {"token", "sequence"}
         ``token``: every masked token weighs the same. ``sequence``: every response weighs the same, those without
         any masked token included (they dilute the rest, as in trainers with one response a micro-batch).
+    total : float, optional
+        Tokens (responses) of the whole step, where ``masks`` are one process's share of it.
 
     Returns
     -------
@@ -248,10 +250,10 @@ def token_weights(masks: list[Tensor], aggregate: str = "token") -> list[Tensor]
     """
     _known(aggregate, ("token", "sequence"), "aggregate")
     counts = [int(mask.sum()) for mask in masks]
+    whole = max(total if total is not None else sum(counts) if aggregate == "token" else len(masks), 1)
     if aggregate == "token":
-        total = max(sum(counts), 1)
-        return [mask.float() / total for mask in masks]
-    return [mask.float() / max(count, 1) / len(masks) for mask, count in zip(masks, counts, strict=True)]
+        return [mask.float() / whole for mask in masks]
+    return [mask.float() / max(count, 1) / whole for mask, count in zip(masks, counts, strict=True)]
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
@@ -268,7 +270,9 @@ def _bucket(log_probs: Tensor, index: Tensor, tail: bool) -> Tensor:
 
 def _same_shape(left: Tensor, right: Tensor) -> None:
     if left.shape != right.shape:
-        raise ShapeError(f"Student and teacher: expected equal shapes, found {tuple(left.shape)}, {tuple(right.shape)}.")
+        raise ShapeError(
+            f"Student and teacher: expected equal shapes, found {tuple(left.shape)}, {tuple(right.shape)}."
+        )
 
 
 def _known(name: str, known: tuple[str, ...], what: str) -> None:

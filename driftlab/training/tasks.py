@@ -1,9 +1,8 @@
 """What a model is asked and how its answer is marked: questions, verdicts, tasks."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 # Where an answer begins when no think tags are used: everything before it is chain of thought.
 ANSWER_START = r"\\boxed|<answer>|Action:|```"
@@ -27,6 +26,8 @@ class Question:
         System prompt; empty for none.
     feedback : str
         Written remark that may be shown to a teacher; empty for none.
+    entry : object
+        What the task's own grader wants back; None for most tasks.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Question:
     gold: str | None = None
     system: str = ""
     feedback: str = ""
+    entry: Any = None
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,3 @@ class Task(Protocol):
 
     def verify(self, question: Question, response: str) -> Verdict:
         """Mark a response."""
-
-
-def names(tasks: Sequence[Task]) -> str:
-    """Return the task names as one readable list."""
-    return ", ".join(task.name for task in tasks)

@@ -11,7 +11,6 @@ Hübotter et al., "Reinforcement learning via self-distillation" (SDPO), 2026, a
 import copy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from driftlab.errors import UsageError

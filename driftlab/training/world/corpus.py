@@ -8,7 +8,7 @@ samples them half the time, and can be its own teacher.
 import random
 from dataclasses import dataclass
 
-from driftlab.training.world.domains import DOMAINS, Domain
+from driftlab.training.world.domains import DOMAINS, RECALL, Domain
 from driftlab.training.world.vocabulary import ASSISTANT, EOS, USER, word_ids
 
 HINT_FRAME = "{prompt} hint {solution}"
@@ -75,9 +75,11 @@ def example(domain: Domain, noise: Noise, hinted: float, rng: random.Random) -> 
 
 def batch(count: int, noise: Noise, hinted: float, rng: random.Random) -> list[tuple[list[int], list[int]]]:
     """Return ``count`` examples of domains drawn at random, harder ones more often."""
-    chosen = rng.choices(list(DOMAINS.values()), weights=[_WEIGHT.get(name, 1.0) for name in DOMAINS], k=count)
+    domains = [*DOMAINS.values(), RECALL]
+    weights = [_WEIGHT.get(domain.name, 1.0) for domain in domains]
+    chosen = rng.choices(domains, weights=weights, k=count)
     return [example(domain, noise, hinted, rng) for domain in chosen]
 
 
 # Column addition and facts take most of the learning; the others are copied from the prompt.
-_WEIGHT = {"math": 3.0, "science": 2.5, "science-other": 2.0, "coding": 1.5}
+_WEIGHT = {"math": 2.5, "science": 2.5, "science-other": 2.0, "recall": 1.5, "coding": 1.5}

@@ -1,20 +1,17 @@
-"""The base model of the tiny world: its recipe, its cache, its gate, and the weights that are shipped."""
+"""How a base model of the tiny world is made: recipe and training loop."""
 
 import hashlib
 import json
-import os
 import random
-import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from driftlab.training.world.corpus import CLEAN, Noise, batch
-from driftlab.training.world.vocabulary import WORDS, build_tokenizer, word_ids
+from driftlab.training.world.vocabulary import WORDS, word_ids
 
 IGNORED = -100
 
@@ -71,17 +68,28 @@ def new_model(recipe: Recipe) -> Any:
         return LlamaForCausalLM(config)
 
 
-def pretrain(recipe: Recipe, on_step: Callable[[int, float], None] = lambda step, loss: None) -> Any:
-    """Train a base model from nothing; the default recipe takes about ten CPU minutes on one thread."""
-    model = new_model(recipe).train()
-    rng = random.Random(recipe.seed)
-    step = 0
-    for phase in recipe.phases:
+def pretrain(
+    recipe: Recipe, on_step: Callable[[int, float], None] = lambda step, loss: None, *, start: Any = None
+) -> Any:
+    """Train a base model through the phases of a recipe; the default takes about ten CPU minutes on one thread.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Data, sizes and phases.
+    on_step : callable
+        Gets the step in its phase and the loss in nats per response token.
+    start : model, optional
+        The model after all phases but the last; without it training begins with new weights.
+    """
+    model = (new_model(recipe) if start is None else start).train()
+    for index, phase in list(enumerate(recipe.phases))[0 if start is None else -1 :]:
+        rng = random.Random(recipe.seed + index)
         optimizer = torch.optim.AdamW(model.parameters(), lr=phase.lr, weight_decay=0.01, betas=(0.9, 0.98))
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, phase.lr, total_steps=phase.steps + 1, pct_start=0.1, cycle_momentum=False
         )
-        for _ in range(phase.steps):
+        for step in range(1, phase.steps + 1):
             examples = sorted(batch(recipe.rows, phase.noise, recipe.hinted, rng), key=_length)
             tokens = sum(len(response) for _, response in examples)
             optimizer.zero_grad()
@@ -97,7 +105,6 @@ def pretrain(recipe: Recipe, on_step: Callable[[int, float], None] = lambda step
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
-            step += 1
             on_step(step, loss)
     return model.eval()
 

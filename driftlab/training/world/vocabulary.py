@@ -15,11 +15,11 @@ COLORS = ["red", "blue", "green", "white", "black", "grey", "pink", "gold"]
 HOMES = ["sea", "cave", "desert", "forest", "river", "hill", "swamp", "ice"]
 CAPITALS = [f"c{index}" for index in range(12)]
 LANDS = [f"n{index}" for index in range(12)]
-ENTITIES = "zorp blick mave tarn quil vesk drum lopa fenn gorb isku jept".split()
-OTHER_ENTITIES = "wurl yost plim crad oska nube hask rill sova teff unka brov".split()
+ENTITIES = "zorp blick mave tarn quil vesk drum lopa fenn gorb isku jept".split()  # noqa: SIM905
+OTHER_ENTITIES = "wurl yost plim crad oska nube hask rill sova teff unka brov".split()  # noqa: SIM905
 SYMBOLS = [r"\boxed", "{", "}", "Action:", "```", "(", ")", "[", "]", "=", "+", ";", ",", "?", ":"]
-GLUE = (
-    "add sum science which color home is has option tool city day need use code of order print logic not and or so "
+GLUE = (  # noqa: SIM905
+    "add sum science which color home is has tool city day need use code of order print logic not and or so "
     "then capital the land know hint feedback value"
 ).split()
 
