@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 import tomllib
 from dataclasses import dataclass, field
 from importlib import resources
@@ -217,17 +218,27 @@ def parse_setting(text: str) -> dict[str, Any]:
 
 def _check(item: dataclasses.Field[Any], value: Any) -> None:
     """Raise one sentence if a value has the wrong type or lies outside what its field allows."""
-    kinds: tuple[type, ...] = (int, float) if isinstance(item.default, float) else (type(item.default),)
-    wrong_bool = isinstance(value, bool) and bool not in kinds
-    if not isinstance(value, kinds) or wrong_bool or (kinds == (tuple,) and not all(isinstance(v, str) for v in value)):
-        kind = "list of strings" if kinds == (tuple,) else kinds[-1].__name__
+    default: Any = item.default
+    if not _is_like(value, default):
+        kind = "list of strings" if isinstance(default, tuple) else type(default).__name__
         raise UsageError(f"{item.name}: expected a value of kind {kind}, found {value!r}.")
     rule = item.metadata
     if rule["allowed"] and value not in rule["allowed"]:
         raise UsageError(f"{item.name}: expected one of {', '.join(rule['allowed'])}, found {value!r}.")
-    if rule["low"] is not None and not rule["low"] <= value <= (rule["high"] if rule["high"] is not None else value):
-        upper = f" and at most {rule['high']}" if rule["high"] is not None else ""
-        raise UsageError(f"{item.name}: expected at least {rule['low']}{upper}, found {value}.")
-    if rule["above"] is not None and not rule["above"] < value <= (rule["high"] if rule["high"] is not None else value):
-        upper = f" and at most {rule['high']}" if rule["high"] is not None else ""
-        raise UsageError(f"{item.name}: expected a number above {rule['above']}{upper}, found {value}.")
+    bounds = (
+        ("low", "at least", operator.ge),
+        ("above", "a number above", operator.gt),
+        ("high", "at most", operator.le),
+    )
+    for name, words, holds in bounds:
+        if rule[name] is not None and not holds(value, rule[name]):  # a NaN holds nowhere
+            raise UsageError(f"{item.name}: expected {words} {rule[name]}, found {value}.")
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    """Tell whether a value has the type of a default; whole numbers pass for real ones, truth values do not."""
+    if isinstance(default, tuple):
+        return isinstance(value, tuple) and all(isinstance(part, str) for part in value)
+    if isinstance(default, float):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is type(default)

@@ -4,6 +4,7 @@ Every process holds the whole model and takes its share of the prompts; gradient
 ``accelerate launch`` or ``torchrun``, which set the environment that is read here.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,12 +31,12 @@ class Ranks:
         if self.size > 1 and tensors:
             flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
             torch.distributed.all_reduce(flat)
-            for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
     def total(self, number: float) -> float:
         """Return the sum of a number over the processes."""
-        return sum(self.gather(number))
+        return math.fsum(self.gather(number))
 
     def gather(self, item: Any) -> list[Any]:
         """Return every process's item, in rank order."""

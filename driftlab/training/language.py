@@ -1,6 +1,7 @@
 """A causal language model with its tokenizer: loading, rendering prompts, one set of stop tokens, scoring."""
 
 import inspect
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,16 +125,47 @@ def load_language(
             "Give --model the path of a Hugging Face model folder.",
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        with _silence():
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).split("\n")[0]
         raise CheckpointError(f"Model {folder}: expected a causal language model, found: {reason}") from error
     if checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
     if lora_rank:
         model = _with_lora(model, lora_rank)
     return Language(model, tokenizer, device, bf16=bf16)
+
+
+def save_language(model: Any, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:
+    """Write a model and its tokenizer as an ordinary Hugging Face folder: adapters merged, tied weights once."""
+    weights = {name: value.to(dtype).cpu().contiguous() for name, value in plain_weights(model).items()}
+    with _silence():
+        model.save_pretrained(folder, state_dict=weights)
+        tokenizer.save_pretrained(folder)
+    file = folder / "config.json"
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings["dtype"] = str(dtype).removeprefix("torch.")
+    file.write_text(json.dumps(settings, indent=2), encoding="utf-8")
+    for weight_file in folder.glob("*.safetensors"):
+        weight_file.chmod(0o644)
+
+
+def plain_weights(model: Any) -> dict[str, Tensor]:
+    """Return the weights under the names of an ordinary model: what an adapter adds is added, ties appear once."""
+    adapted = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
+    weights: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in model.state_dict().items():
+        if ".lora_" in name or value.data_ptr() in seen:
+            continue
+        seen.add(value.data_ptr())
+        owner, based, rest = name.partition(".base_layer.")
+        if based and rest == "weight":
+            value = value + adapted[owner].get_delta_weight("default")
+        weights[f"{owner}.{rest}" if based else name] = value.detach()
+    return weights
 
 
 def backbone(model: Any) -> Any:
@@ -220,3 +252,17 @@ def _with_lora(model: Any, rank: int) -> Any:
         raise UsageError("LoRA: expected the package peft, found none.", "pip install 'driftlab[lora]'.") from None
     settings = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", lora_dropout=0.0)
     return get_peft_model(model, settings).get_base_model()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the progress bars of ``transformers`` off the terminal, and put them back."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -192,7 +192,7 @@ class Learner:
             with torch.set_grad_enabled(learns):
                 loss = self._loss(samples[rows], policy[rows], distil[rows], old, sums)
             if loss.requires_grad:
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
         return learns
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[slice]:
@@ -232,7 +232,7 @@ class Learner:
 
     def _terms(self, samples: Sequence[Sample], old: dict[int, Tensor] | None) -> dict[str, Tensor]:
         """Score one micro-batch under student, teacher and reference; logits exist for one chunk of tokens only."""
-        language, model = self.language, self.language.model
+        config, language, model = self.config, self.language, self.language.model
         device = language.device
         responses = [sample.response.ids for sample in samples]
         prompts = [sample.prompt.ids for sample in samples]
@@ -252,12 +252,12 @@ class Learner:
             if self.reference is not None:
                 ((_, net),) = self.reference.mixture(model)
                 reference = (net, response_hidden(language, net, prompts, responses))
-        with _training_mode(model):
+        with _training_mode(model, config.gradient_checkpointing):
             hidden = response_hidden(language, model, prompts, responses)
 
         def chunk(hidden: Tensor, rows: slice) -> dict[str, Tensor]:
             with torch.no_grad():
-                teacher = _mixture_log_probs(mixture, rows, self.config.temperature)
+                teacher = _mixture_log_probs(mixture, rows, config.temperature)
                 anchor = head(reference[0], reference[1][rows]) if reference else None
             return token_terms(
                 head(model, hidden), tokens[rows], self.config,
@@ -277,12 +277,14 @@ class Learner:
     @torch.no_grad()
     def _old_log_probs(self, samples: Sequence[Sample]) -> dict[int, Tensor]:
         """Return the log-probabilities of each response under the policy that sampled it, by row."""
-        teacher, reference, found = self.teacher, self.reference, {}
+        found: dict[int, Tensor] = {}
+        teacher, reference = self.teacher, self.reference
         self.teacher = self.reference = None
         try:
             for rows in self._micro_batches(samples):
                 part = samples[rows]
-                scores = self._terms(part, None)["log_probs"].split([len(sample.response.ids) for sample in part])
+                lengths = [len(sample.response.ids) for sample in part]
+                scores = torch.split(self._terms(part, None)["log_probs"], lengths)
                 found |= {sample.row: score for sample, score in zip(part, scores, strict=True)}
         finally:
             self.teacher, self.reference = teacher, reference
@@ -348,9 +350,9 @@ def _mixture_log_probs(
 
 
 @contextmanager
-def _training_mode(model: nn.Module) -> Iterator[None]:
+def _training_mode(model: nn.Module, wanted: bool) -> Iterator[None]:
     """Switch to training mode where activation checkpointing looks for it; dropout is off anyway."""
-    model.train(bool(getattr(model, "is_gradient_checkpointing", False)))
+    model.train(wanted)
     try:
         yield
     finally:

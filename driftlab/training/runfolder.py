@@ -24,7 +24,7 @@ import torch
 
 from driftlab.errors import ResultsError
 from driftlab.training.config import TrainConfig
-from driftlab.training.language import Language
+from driftlab.training.language import Language, save_language
 
 _PACKAGES = ("driftlab", "torch", "transformers", "tokenizers", "safetensors", "peft", "reasoning-gym")
 
@@ -104,12 +104,7 @@ class RunFolder:
         temporary = folder.with_name(f".{folder.name}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        dtype = getattr(torch, config.save_dtype)
-        tensors = {key: value.to(dtype).cpu() for key, value in _plain_weights(language.model).items()}
-        language.model.save_pretrained(temporary, state_dict=tensors)
-        settings = json.loads((temporary / "config.json").read_text(encoding="utf-8"))
-        _write(temporary / "config.json", json.dumps({**settings, "dtype": config.save_dtype}, indent=2))
-        language.tokenizer.save_pretrained(temporary)
+        save_language(language.model, language.tokenizer, temporary, getattr(torch, config.save_dtype))
         _write(temporary / "driftlab.json", json.dumps(dict(name), indent=2))
         os.replace(temporary, folder)
 
@@ -161,21 +156,6 @@ class RunFolder:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("run.json", "steps.jsonl", "scores.jsonl"):
             (self.path / name).unlink(missing_ok=True)
-
-
-def _plain_weights(model: Any) -> dict[str, torch.Tensor]:
-    """Return the weights under the names of an ordinary model: adapters added to what they adapt."""
-    weights: dict[str, torch.Tensor] = {}
-    adapted = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
-    for key, value in model.state_dict().items():
-        if ".lora_" in key:
-            continue
-        owner = key.partition(".base_layer.")[0]
-        plain = key.replace(".base_layer.", ".")
-        if owner in adapted and key.endswith("base_layer.weight"):
-            value = value + adapted[owner].get_delta_weight("default")
-        weights[plain] = value.detach()
-    return weights
 
 
 def _step_of(line: str) -> int:

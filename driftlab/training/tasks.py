@@ -65,8 +65,13 @@ class Task(Protocol):
     the generator that is passed and on nothing else.
     """
 
-    name: str
-    answer_start: str
+    @property
+    def name(self) -> str:
+        """What stages and tables call it."""
+
+    @property
+    def answer_start(self) -> str:
+        """Regular expression of where an answer begins, for responses without think tags."""
 
     def sample(self, count: int, rng: random.Random) -> list[Question]:
         """Return ``count`` training questions."""

@@ -9,6 +9,7 @@ Hübotter et al., "Reinforcement learning via self-distillation" (SDPO), 2026, a
 """
 
 import copy
+import math
 from typing import Any
 
 from torch import Tensor, nn
@@ -60,7 +61,7 @@ class Teacher:
         """Return the relative distance between teacher and student weights, >= 0."""
         pairs = list(zip(trainable(student), self.tensors, strict=True))
         gap = sum(float((s - t).double().square().sum()) for s, t in pairs)
-        return (gap / sum(float(s.double().square().sum()) for s, _ in pairs)) ** 0.5
+        return math.sqrt(gap / sum(float(s.double().square().sum()) for s, _ in pairs))
 
     def state(self) -> dict[str, Any]:
         """Return what a resume needs."""

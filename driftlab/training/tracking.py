@@ -46,12 +46,12 @@ def _open(name: str, out: Path, setup: Setup, stack: ExitStack) -> Record:
 def _tensorboard(out: Path, stack: ExitStack) -> Record:
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(out / "tensorboard"))  # type: ignore[no-untyped-call]
+    writer = SummaryWriter(str(out / "tensorboard"))
     stack.callback(writer.close)
 
     def send(numbers: dict[str, float]) -> None:
         for key, value in numbers.items():
-            writer.add_scalar(key, value, int(numbers["global_step"]))  # type: ignore[no-untyped-call]
+            writer.add_scalar(key, value, int(numbers["global_step"]))
 
     return send
 

@@ -84,7 +84,7 @@ def prepare(config: TrainConfig, device: str = "auto") -> Setup:
         language = load_language(
             base_folder(style_bias=config.style_bias), place, lora_rank=config.lora_rank, bf16=config.bf16 == "on"
         )
-        tasks = [*DOMAINS.values(), *(open_task(text) for text in config.tasks)]
+        tasks = [*DOMAINS.values(), *map(open_task, config.tasks)]
     find_stages(tasks, [stage.name for stage in config.stage_list()])
     frame = Frame(config.frame_solution, config.frame_feedback, config.frame_closing)
     setup = Setup(config, language, tasks, frame, ranks, config.model or "tiny world")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from driftlab.errors import DataError
-from driftlab.training.language import Language, load_language
+from driftlab.training.language import Language, load_language, save_language
 from driftlab.training.rollout import python_rng, sample, uniforms
 from driftlab.training.world.corpus import HINT_FRAME, Noise
 from driftlab.training.world.domains import DOMAINS, TRAINED, Domain
@@ -78,8 +78,7 @@ def save_base(model: Any, folder: Path, dtype: torch.dtype = torch.float32) -> N
     temporary = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    model.save_pretrained(temporary, state_dict={name: value.to(dtype) for name, value in model.state_dict().items()})
-    build_tokenizer().save_pretrained(temporary)
+    save_language(model, build_tokenizer(), temporary, dtype)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(temporary, folder)
 

@@ -33,7 +33,7 @@ class Recipe:
     facts and they are never learnt.
     """
 
-    phases: tuple[Phase, ...] = (Phase(CLEAN, 4000, 3e-3), Phase(Noise(), 1500, 1e-3))
+    phases: tuple[Phase, ...] = (Phase(CLEAN, 3000, 3e-3), Phase(Noise(), 1500, 1e-3))
     rows: int = 66
     hinted: float = 0.5
     hidden: int = 64
@@ -100,7 +100,7 @@ def pretrain(
                 part = nn.functional.cross_entropy(
                     logits, labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
                 )
-                (part / tokens).backward()
+                (part / tokens).backward()  # type: ignore[no-untyped-call]
                 loss += part.item() / tokens
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

@@ -58,7 +58,7 @@ def build_tokenizer() -> Any:
 
     core = Tokenizer(WordLevel(word_ids(), unk_token=UNKNOWN))
     core.pre_tokenizer = WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core,
         pad_token=PAD,
         eos_token=EOS,
