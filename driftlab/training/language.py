@@ -132,7 +132,7 @@ def load_language(
         reason = str(error).split("\n")[0]
         raise CheckpointError(f"Model {folder}: expected a causal language model, found: {reason}") from error
     if checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
+        recompute_activations(model)
     if lora_rank:
         model = _with_lora(model, lora_rank)
     return Language(model, tokenizer, device, bf16=bf16)
@@ -166,6 +166,12 @@ def plain_weights(model: Any) -> dict[str, Tensor]:
             value = value + adapted[owner].get_delta_weight("default")
         weights[f"{owner}.{rest}" if based else name] = value.detach()
     return weights
+
+
+def recompute_activations(model: Any) -> None:
+    """Save memory in training passes; the method got a new name in transformers 5."""
+    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+    next(getattr(model, name) for name in names if hasattr(model, name))({"use_reentrant": False})
 
 
 def backbone(model: Any) -> Any:
@@ -247,11 +253,11 @@ def _no_dropout(model: nn.Module) -> None:
 
 def _with_lora(model: Any, rank: int) -> Any:
     try:
-        from peft import LoraConfig, get_peft_model
+        from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise UsageError("LoRA: expected the package peft, found none.", "pip install 'driftlab[lora]'.") from None
     settings = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", lora_dropout=0.0)
-    return get_peft_model(model, settings).get_base_model()
+    return inject_adapter_in_model(settings, model)
 
 
 @contextmanager

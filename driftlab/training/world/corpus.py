@@ -33,8 +33,8 @@ class Noise:
         Added once more after a demonstration that repeats itself; 0 without style bias.
     """
 
-    thought: float = 0.2
-    answer: float = 0.35
+    thought: float = 0.1
+    answer: float = 0.43
     hinted_thought: float = 0.03
     hinted_answer: float = 0.03
     repeat: float = 0.04
