@@ -208,7 +208,7 @@ def test_logits_that_are_more_than_the_output_layer_are_refused():
 
 
 def test_missing_folder_and_temperature_zero(language, tmp_path):
-    with pytest.raises(CheckpointError, match="expected a local folder with config.json"):
+    with pytest.raises(CheckpointError, match="expected a local folder"):
         load_language(tmp_path / "nowhere", torch.device("cpu"))
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="expected a causal language model"):

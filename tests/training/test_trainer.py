@@ -18,14 +18,14 @@ from driftlab.training.trainer import train
 CLOCKS = {"seconds_rollout", "seconds_train", "tokens_per_second", "peak_memory_mb"}
 
 
-class Stop(Exception):
+class StopError(Exception):
     pass
 
 
 def stop_at(step):
     def on_step(row):
         if row["global_step"] == step:
-            raise Stop
+            raise StopError
 
     return on_step
 
@@ -69,7 +69,7 @@ def gradient(setup, samples, **changes):
 def test_stop_and_resume_equal_no_stop_bit_for_bit(small, tmp_path, settings):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(small(**settings), whole)
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         train(small(**settings), parts, on_step=stop_at(3))  # after the step, before its checkpoint: back to step 2
     train(small(**settings), parts, resume=True, on_step=lambda row: None)
     assert weight_bytes(parts) == weight_bytes(whole)
@@ -332,7 +332,7 @@ def test_refusals(small, tmp_path):
     with pytest.raises(ResultsError, match="--force replaces runs only"):
         train(setup, tmp_path / "mine", force=True)
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
-    with pytest.raises(ResultsError, match="expected run.json"):
+    with pytest.raises(ResultsError, match=r"expected run\.json"):
         train(setup, tmp_path / "none", resume=True)
     train(setup, tmp_path / "run")
     with pytest.raises(ResultsError, match="group: 4 there, 2 now"):

@@ -24,7 +24,7 @@ from driftlab.training.world.vocabulary import build_tokenizer
 DEFAULT = Recipe()
 # The control of the collapse study: the same world without the style bias of hinted answers.
 UNBIASED = replace(DEFAULT, phases=(DEFAULT.phases[0], replace(DEFAULT.phases[1], noise=Noise(bias=0.0, echo=0.0))))
-_SHIPPED = {DEFAULT.digest(): "biased", UNBIASED.digest(): "unbiased"}
+_SHIPPED = {DEFAULT.digest(): True, UNBIASED.digest(): False}
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,7 @@ def build_base(recipe: Recipe, on_step: Callable[[int, float], None] = lambda st
     The model after each phase is cached too, so recipes that begin alike share the beginning.
     """
     if recipe.digest() in _SHIPPED:
-        folder = Path(__file__).parent / "weights" / _SHIPPED[recipe.digest()]
-        if folder.is_dir():
-            return folder
+        return base_folder(style_bias=_SHIPPED[recipe.digest()])
     model = None
     for count in range(1, len(recipe.phases) + 1):
         part = replace(recipe, phases=recipe.phases[:count])
