@@ -102,7 +102,9 @@ def train(
             record(row)
 
         train(setup, out, resume=resume, force=force, on_step=on_step)
-    return output.data({"run": str(out), "steps": total}, f"{out}: {total} steps, see checkpoints/ and scores.jsonl")
+    if setup.ranks.leads:
+        output.data({"run": str(out), "steps": total}, f"{out}: {total} steps, see checkpoints/ and scores.jsonl")
+    return None
 
 
 train.__doc__ = f"{train.__doc__}\n\n\b\n{_EXAMPLES}"
