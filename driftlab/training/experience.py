@@ -93,9 +93,10 @@ def collect(
     chosen = [row * config.group + place for row in rows for place in range(config.group)]
     responses = sample(
         language,
-        [prompts[row].ids for row in rows for _ in range(config.group)],
+        [prompts[row].ids for row in rows],
         draws[chosen],
         config.temperature,
+        copies=config.group,
         rows=config.sample_batch,
     )
     samples: list[Sample] = []

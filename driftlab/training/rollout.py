@@ -47,25 +47,33 @@ def uniforms(rows: int, width: int, seed: int, *purpose: str | int) -> Tensor:
     return torch.rand(rows, width, generator=generator)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def sample(
-    language: Language, prompts: Sequence[Sequence[int]], draws: Tensor, temperature: float, *, rows: int = 0
+    language: Language,
+    prompts: Sequence[Sequence[int]],
+    draws: Tensor,
+    temperature: float,
+    *,
+    copies: int = 1,
+    rows: int = 0,
 ) -> list[Response]:
-    """Sample one response to each prompt from the full distribution at ``temperature``.
+    """Sample ``copies`` responses to each prompt from the full distribution at ``temperature``.
 
     Parameters
     ----------
     language : Language
         The model that answers.
     prompts : sequence of sequences of int
-        Rendered prompts; repeat one to get several responses.
-    draws : Tensor of shape (len(prompts), max_new_tokens)
-        Uniform numbers. Token t of row i depends on ``draws[i, t]`` and on row i alone, so the responses do not depend
-        on which rows share a batch.
+        Rendered prompts.
+    draws : Tensor of shape (len(prompts) * copies, max_new_tokens)
+        Uniform numbers. Token t of response i depends on ``draws[i, t]`` and on its prompt alone, so the responses do
+        not depend on which of them share a batch.
     temperature : float
         Above 0; the same in sampling and in every scoring pass. There is no top-k and no top-p.
+    copies : int
+        Responses to each prompt; they stand together in the result. A prompt is read once for all of them.
     rows : int
-        At most so many responses at a time; 0 for all at once.
+        At most so many responses at a time, but no fewer than ``copies``; 0 for all at once.
 
     Raises
     ------
@@ -74,14 +82,17 @@ def sample(
     """
     if not temperature > 0:
         raise UsageError(f"Temperature: expected a number above 0, found {temperature}.", "Use --temperature 1.")
-    step = rows or len(prompts)
+    step = max(rows // copies, 1) if rows else len(prompts)
     responses: list[Response] = []
     for start in range(0, len(prompts), step):
-        responses += _sample(language, prompts[start : start + step], draws[start : start + step], temperature)
+        part = draws[start * copies : (start + step) * copies]
+        responses += _sample(language, prompts[start : start + step], part, temperature, copies)
     return responses
 
 
-def _sample(language: Language, prompts: Sequence[Sequence[int]], draws: Tensor, temperature: float) -> list[Response]:
+def _sample(
+    language: Language, prompts: Sequence[Sequence[int]], draws: Tensor, temperature: float, copies: int
+) -> list[Response]:
     model, device = language.model, language.device
     net = backbone(model)
     ids, mask = _left_pad(prompts)
@@ -89,21 +100,24 @@ def _sample(language: Language, prompts: Sequence[Sequence[int]], draws: Tensor,
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     stops = torch.tensor(sorted(language.stop_ids), device=device)
     argument, cache = cache_argument(net), _new_cache(model)
-    out: list[list[int]] = [[] for _ in prompts]
-    finished = [False] * len(prompts)
-    alive = torch.arange(len(prompts), device=device)  # which prompt each row of the batch belongs to
-    open_rows = torch.ones(len(prompts), dtype=torch.bool, device=device)
+    out: list[list[int]] = [[] for _ in range(len(draws))]
+    finished = [False] * len(draws)
+    alive = torch.arange(len(draws), device=device)  # which response each row of the batch belongs to
+    open_rows = torch.ones(len(draws), dtype=torch.bool, device=device)
     for step in range(draws.shape[1]):
         with language.precision():
             hidden = net(
                 input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **{argument: cache}
             ).last_hidden_state[:, -1]
+        if step == 0 and copies > 1:  # the prompt has been read once: from here on every response has its own row
+            cache.batch_repeat_interleave(copies)
+            hidden, positions, mask = (x.repeat_interleave(copies, 0) for x in (hidden, positions, mask))
         tokens = _inverse_cdf(head(model, hidden) / temperature, draws[alive, step])
         stopped = torch.isin(tokens, stops)
-        for prompt, token, stop in zip(alive.tolist(), tokens.tolist(), stopped.tolist(), strict=True):
-            if not finished[prompt]:
-                out[prompt].append(token)
-                finished[prompt] = stop
+        for place, token, stop in zip(alive.tolist(), tokens.tolist(), stopped.tolist(), strict=True):
+            if not finished[place]:
+                out[place].append(token)
+                finished[place] = stop
         open_rows = open_rows & ~stopped
         left = int(open_rows.sum())
         if not left:

@@ -51,9 +51,12 @@ def test_sampling_equals_the_slow_oracle(language, temperature):
 
 
 def test_responses_do_not_depend_on_the_batch(language):
-    prompts = prompts_of_unequal_length(language) * 3
+    unequal = prompts_of_unequal_length(language)
+    prompts = [prompt for prompt in unequal for _ in range(3)]
     draws = uniforms(len(prompts), 26, 4, "test")
     whole = sample(language, prompts, draws, 1.0)
+    assert sample(language, unequal, draws, 1.0, copies=3) == whole
+    assert sample(language, unequal, draws, 1.0, copies=3, rows=7) == whole
     assert sample(language, prompts, draws, 1.0, rows=4) == whole
     turned = sample(language, prompts[::-1], draws.flip(0), 1.0)
     assert turned[::-1] == whole
