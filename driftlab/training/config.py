@@ -116,6 +116,9 @@ class TrainConfig:
             raise UsageError(
                 f"updates_per_batch: expected a divisor of the {self.prompts} prompts, found {self.updates_per_batch}."
             )
+        for name, mark in (("frame_solution", "{solution}"), ("frame_feedback", "{feedback}")):
+            if getattr(self, name) and mark not in getattr(self, name):
+                raise UsageError(f"{name}: expected a text with {mark} in it, found {getattr(self, name)!r}.")
         self.stage_list()
 
     def stage_list(self) -> list[Stage]:

@@ -16,6 +16,7 @@ from driftlab.training.distributed import Ranks
 from driftlab.training.experience import Sample
 from driftlab.training.language import Language, head, response_hidden
 from driftlab.training.teachers import Teacher, trainable
+from driftlab.training.terms import mixture_log_probs, token_terms
 
 # Logits in memory at a time: 2**26 numbers are 256 MiB a copy.
 _LOGITS = 2**26
@@ -41,78 +42,6 @@ class Sums:
         total = {name: sum(sums.get(name, 0.0) for sums, _ in parts) for name in names}
         count = {name: sum(counts.get(name, 0.0) for _, counts in parts) for name in names}
         return {name: total[name] / count[name] if count[name] else None for name in names}
-
-
-def token_terms(
-    logits: Tensor,
-    tokens: Tensor,
-    config: TrainConfig,
-    *,
-    advantages: Tensor,
-    old_log_probs: Tensor | None = None,
-    teacher: Tensor | None = None,
-    reference: Tensor | None = None,
-) -> dict[str, Tensor]:
-    """Compute every per-token number of one step from logits; no model and no reduction in it.
-
-    Parameters
-    ----------
-    logits : Tensor of shape (N, V)
-        The student's.
-    tokens : Tensor of shape (N,)
-        Sampled ids.
-    config : TrainConfig
-        Objective and temperature.
-    advantages : Tensor of shape (N,)
-        Of the response of each token.
-    old_log_probs : Tensor of shape (N,), optional
-        Of the tokens when they were sampled; None if the student has not moved since.
-    teacher, reference : Tensor of shape (N, V), optional
-        Log-probabilities of the teacher; logits of the reference.
-
-    Returns
-    -------
-    dict of Tensor of shape (N,)
-        ``policy`` and ``distil`` carry gradients; the rest is for the log.
-    """
-    student = objectives.log_softmax(logits, config.temperature)
-    log_probs = objectives.gather(student, tokens)
-    old = log_probs.detach() if old_log_probs is None else old_log_probs
-    terms = {"log_probs": log_probs.detach(), "entropy": objectives.entropy(student.detach())}
-    if config.method == "sft":
-        terms["policy"] = -log_probs
-    elif config.method in ("grpo", "hybrid"):
-        terms["policy"], terms["clip_ratio"] = objectives.policy_loss(
-            log_probs, old, advantages,
-            clip_low=config.clip_low, clip_high=config.clip_high, dual_clip=config.dual_clip or None,
-        )  # fmt: skip
-        if reference is not None:
-            theirs = objectives.gather(objectives.log_softmax(reference, config.temperature), tokens)
-            kl = objectives.kl_estimate(log_probs, theirs, config.kl_estimator)
-            terms["policy"] = terms["policy"] + config.kl_weight * kl
-            terms["kl_ref"] = kl.detach()
-    if teacher is not None:
-        terms |= _distillation(student, teacher, tokens, config)
-        if old_log_probs is not None:
-            weight = objectives.importance_weight(log_probs, old, config.importance_clip)
-            terms["distil"] = terms["distil"] * weight
-        terms["teacher_entropy"] = objectives.entropy(teacher)
-    return terms
-
-
-def _distillation(student: Tensor, teacher: Tensor, tokens: Tensor, config: TrainConfig) -> dict[str, Tensor]:
-    """Return the distillation loss and the JS divergence (weight one half) of each token."""
-    if config.jsd_form == "sampled":
-        ours, theirs = objectives.gather(student, tokens), objectives.gather(teacher, tokens)
-        _, surrogate = objectives.jsd_sampled(ours, theirs, config.jsd_beta)
-        return {"distil": surrogate, "js": objectives.jsd_sampled(ours.detach(), theirs, 0.5)[0]}
-    terms = {}
-    if config.jsd_form == "topk" and config.top_k < student.shape[-1]:
-        student, teacher = objectives.top_k(student, teacher, config.top_k)
-        terms["topk_mass"] = 1 - student[:, -1].detach().exp()
-    loss = objectives.jsd(student, teacher, config.jsd_beta)
-    js = loss if config.jsd_beta == 0.5 else objectives.jsd(student.detach(), teacher, 0.5)
-    return {**terms, "distil": loss, "js": js.detach()}
 
 
 class Learner:
@@ -227,11 +156,15 @@ class Learner:
         if "js" in terms:
             sums.add("js_response", terms["js"])
             sums.add("js_distilled", terms["js"], distilled)
-        sums.add("distilled_token_fraction", distilled.float())
         return loss
 
-    def _terms(self, samples: Sequence[Sample], old: dict[int, Tensor] | None) -> dict[str, Tensor]:
-        """Score one micro-batch under student, teacher and reference; logits exist for one chunk of tokens only."""
+    def _terms(
+        self, samples: Sequence[Sample], old: dict[int, Tensor] | None, *, judged: bool = True
+    ) -> dict[str, Tensor]:
+        """Score one micro-batch under the student and, if ``judged``, its teacher and reference.
+
+        Logits exist for one chunk of tokens at a time.
+        """
         config, language, model = self.config, self.language, self.language.model
         device = language.device
         responses = [sample.response.ids for sample in samples]
@@ -242,14 +175,14 @@ class Learner:
         olds = torch.cat([old[sample.row] for sample in samples]) if old is not None else None
         with torch.no_grad():  # before the student: nothing of the teacher's pass stays but its hidden states
             mixture = []
-            if self.teacher is not None:
+            if judged and self.teacher is not None:
                 contexts = [sample.context.ids for sample in samples]
                 mixture = [
                     (weight, net, response_hidden(language, net, contexts, responses))
                     for weight, net in self.teacher.mixture(model)
                 ]
             reference = None
-            if self.reference is not None:
+            if judged and self.reference is not None:
                 ((_, net),) = self.reference.mixture(model)
                 reference = (net, response_hidden(language, net, prompts, responses))
         with _training_mode(model, config.gradient_checkpointing):
@@ -257,7 +190,7 @@ class Learner:
 
         def chunk(hidden: Tensor, rows: slice) -> dict[str, Tensor]:
             with torch.no_grad():
-                teacher = _mixture_log_probs(mixture, rows, config.temperature)
+                teacher = mixture_log_probs(mixture, rows, config.temperature)
                 anchor = head(reference[0], reference[1][rows]) if reference else None
             return token_terms(
                 head(model, hidden), tokens[rows], self.config,
@@ -278,16 +211,11 @@ class Learner:
     def _old_log_probs(self, samples: Sequence[Sample]) -> dict[int, Tensor]:
         """Return the log-probabilities of each response under the policy that sampled it, by row."""
         found: dict[int, Tensor] = {}
-        teacher, reference = self.teacher, self.reference
-        self.teacher = self.reference = None
-        try:
-            for rows in self._micro_batches(samples):
-                part = samples[rows]
-                lengths = [len(sample.response.ids) for sample in part]
-                scores = torch.split(self._terms(part, None)["log_probs"], lengths)
-                found |= {sample.row: score for sample, score in zip(part, scores, strict=True)}
-        finally:
-            self.teacher, self.reference = teacher, reference
+        for rows in self._micro_batches(samples):
+            part = samples[rows]
+            scores = self._terms(part, None, judged=False)["log_probs"]
+            split = torch.split(scores, [len(sample.response.ids) for sample in part])
+            found |= {sample.row: score for sample, score in zip(part, split, strict=True)}
         return found
 
     def _step(self) -> float:
@@ -337,16 +265,6 @@ def _shares(samples: Sequence[Sample], config: TrainConfig) -> list[list[Sample]
     for sample in samples:
         shares[sample.row // config.group // per_update].append(sample)
     return shares
-
-
-def _mixture_log_probs(
-    mixture: list[tuple[float, nn.Module, Tensor]], rows: slice, temperature: float
-) -> Tensor | None:
-    """Return the teacher's log-probabilities, the normalised geometric mixture of its models."""
-    if not mixture:
-        return None
-    parts = [weight * objectives.log_softmax(head(net, hidden[rows]), temperature) for weight, net, hidden in mixture]
-    return parts[0] if len(parts) == 1 else torch.log_softmax(torch.stack(parts).sum(0), -1)
 
 
 @contextmanager

@@ -17,20 +17,6 @@ Decode = Callable[[Sequence[int]], str]
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 
-def cut_at_stop(ids: Sequence[int], stop_ids: Collection[int]) -> tuple[list[int], bool]:
-    """Return ``ids`` up to and including the first stop token, and whether there was none (truncated).
-
-    Examples
-    --------
-    >>> cut_at_stop([5, 2, 2, 7], {2})
-    ([5, 2], False)
-    """
-    for place, token in enumerate(ids):
-        if token in stop_ids:
-            return list(ids[: place + 1]), False
-    return list(ids), True
-
-
 def answer_mask(
     ids: Sequence[int], decode: Decode, answer_start: str, *, stop_ids: Collection[int] = (), in_thought: bool = False
 ) -> Tensor:

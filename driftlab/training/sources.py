@@ -143,7 +143,7 @@ def open_task(text: str, *, allow_code_execution: bool = False) -> Task:
     return FileTask(name, Path(path), verifier, allow_code_execution=allow_code_execution)
 
 
-def find_stages(tasks: Sequence[Task], names: Sequence[str]) -> None:
+def check_stages(tasks: Sequence[Task], names: Sequence[str]) -> None:
     """Check that every stage has its task.
 
     Raises

@@ -3,7 +3,7 @@
 import dataclasses
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from driftlab.training.language import Language, load_language
 from driftlab.training.learner import Learner
 from driftlab.training.metrics import summarise
 from driftlab.training.runfolder import RunFolder
-from driftlab.training.sources import find_stages, open_task
+from driftlab.training.sources import check_stages, open_task
 from driftlab.training.tasks import Task
 from driftlab.training.teachers import Teacher, make_teacher
 
@@ -54,42 +54,74 @@ def prepare(config: TrainConfig, device: str = "auto") -> Setup:
     """
     place = resolve_device(device)
     ranks = join(place)
+    if ranks.size > config.prompts:
+        raise UsageError(f"prompts: expected at least one for each of {ranks.size} processes, found {config.prompts}.")
     if ranks.size > 1 and place.type == "cuda":
         place = torch.device("cuda", ranks.rank % torch.cuda.device_count())
-    if config.model:
-        config = dataclasses.replace(
-            config, lr=config.lr or 1e-5, max_new_tokens=config.max_new_tokens or 256,
-            frame_solution=config.frame_solution or Frame.solution,
-            frame_feedback=config.frame_feedback or Frame.feedback,
-            frame_closing=config.frame_closing or Frame.closing,
-        )  # fmt: skip
-        bf16 = config.bf16 == "on" or (config.bf16 == "auto" and place.type == "cuda")
-        language = load_language(
-            config.model, place, bf16=bf16, lora_rank=config.lora_rank, checkpointing=config.gradient_checkpointing
-        )
-        tasks = [open_task(text, allow_code_execution=config.allow_code_execution) for text in config.tasks]
-        if not tasks:
-            raise UsageError("Tasks: expected at least one for --model, found none.", "Use --task NAME=FILE.jsonl.")
-    else:
-        from driftlab.training.world.base import base_folder
-        from driftlab.training.world.corpus import HINT_FRAME
-        from driftlab.training.world.domains import DOMAINS
-
-        shown = HINT_FRAME.removeprefix("{prompt}")
-        config = dataclasses.replace(
-            config, lr=config.lr or 3e-4, max_new_tokens=config.max_new_tokens or 44,
-            frame_solution=config.frame_solution or shown,
-            frame_feedback=config.frame_feedback or shown.replace("solution", "feedback"),
-        )  # fmt: skip
-        language = load_language(
-            base_folder(style_bias=config.style_bias), place, lora_rank=config.lora_rank, bf16=config.bf16 == "on"
-        )
-        tasks = [*DOMAINS.values(), *map(open_task, config.tasks)]
-    find_stages(tasks, [stage.name for stage in config.stage_list()])
+    config, language, tasks = (_local_model if config.model else _tiny_world)(config, place)
+    config = _fit_window(config, language)
+    check_stages(tasks, [stage.name for stage in config.stage_list()])
     frame = Frame(config.frame_solution, config.frame_feedback, config.frame_closing)
     setup = Setup(config, language, tasks, frame, ranks, config.model or "tiny world")
     _check_prompts(setup)
     return setup
+
+
+def _tiny_world(config: TrainConfig, place: torch.device) -> tuple[TrainConfig, Language, list[Task]]:
+    """Load the built-in base and domains, and choose for them what the settings leave open."""
+    from driftlab.training.world.base import base_folder
+    from driftlab.training.world.corpus import HINT_FRAME
+    from driftlab.training.world.domains import DOMAINS
+
+    shown = HINT_FRAME.removeprefix("{prompt}")
+    config = dataclasses.replace(
+        config, lr=config.lr or 3e-4, max_new_tokens=config.max_new_tokens or 44,
+        frame_solution=config.frame_solution or shown,
+        frame_feedback=config.frame_feedback or shown.replace("solution", "feedback"),
+    )  # fmt: skip
+    folder = base_folder(style_bias=config.style_bias)
+    language = load_language(folder, place, lora_rank=config.lora_rank, bf16=config.bf16 == "on")
+    return config, language, [*DOMAINS.values(), *_open_tasks(config)]
+
+
+def _local_model(config: TrainConfig, place: torch.device) -> tuple[TrainConfig, Language, list[Task]]:
+    """Load a model folder and the tasks that go with it, and choose for them what the settings leave open."""
+    tasks = _open_tasks(config)
+    if not tasks:
+        raise UsageError("Tasks: expected at least one for --model, found none.", "Use --task NAME=FILE.jsonl.")
+    config = dataclasses.replace(
+        config, lr=config.lr or 1e-5, max_new_tokens=config.max_new_tokens or 256,
+        frame_solution=config.frame_solution or Frame.solution,
+        frame_feedback=config.frame_feedback or Frame.feedback,
+        frame_closing=config.frame_closing or Frame.closing,
+    )  # fmt: skip
+    language = load_language(
+        config.model,
+        place,
+        bf16=config.bf16 == "on" or (config.bf16 == "auto" and place.type == "cuda"),
+        lora_rank=config.lora_rank,
+        checkpointing=config.gradient_checkpointing,
+    )
+    return config, language, tasks
+
+
+def _open_tasks(config: TrainConfig) -> list[Task]:
+    return [open_task(text, allow_code_execution=config.allow_code_execution) for text in config.tasks]
+
+
+def _fit_window(config: TrainConfig, language: Language) -> TrainConfig:
+    """Lower the prompt budgets to what the model's context leaves beside the longest response."""
+    window = getattr(language.model.config.get_text_config(), "max_position_embeddings", None)
+    if not window:
+        return config
+    room = window - config.max_new_tokens
+    if room < 1:
+        raise UsageError(
+            f"max_new_tokens: expected less than the model's context of {window}, found {config.max_new_tokens}."
+        )
+    return dataclasses.replace(
+        config, prompt_budget=min(config.prompt_budget, room), teacher_budget=min(config.teacher_budget, room)
+    )
 
 
 def train(
@@ -189,6 +221,8 @@ def _step(setup: Setup, learner: Learner, stage: Stage, global_step: int) -> dic
     end = time.perf_counter()
     everyone = sorted((sample for part in ranks.gather(samples) for sample in part), key=lambda sample: sample.row)
     numbers = summarise(everyone, config.group)
+    if config.method == "sft" and config.sft_on == "gold":  # nothing was sampled, so nothing was earned
+        numbers |= dict.fromkeys(("reward", "reward_std", "success_rate", "frac_reward_zero_std"))
     return {
         **numbers,
         **learnt,
@@ -233,18 +267,3 @@ def _peak_memory(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-
-
-def labels(stages: Sequence[Stage], save_every: int) -> list[str]:
-    """Return the labels of the checkpoints a run writes, in order.
-
-    Examples
-    --------
-    >>> labels([Stage("math", 20), Stage("coding", 5)], 10)
-    ['base', 'math@10', 'math@20', 'coding@5']
-    """
-    found = ["base"]
-    for stage in stages:
-        steps = [step for step in range(1, stage.steps + 1) if step % save_every == 0 or step == stage.steps]
-        found += [f"{stage.name}@{step}" for step in steps]
-    return found

@@ -65,6 +65,7 @@ def test_weight_near_an_end_is_remarked():
         ({"stages": "math"}, "expected NAME:STEPS pairs"),
         ({"stages": "math:0"}, "found 'math:0'"),
         ({"stages": "math:5,math:5"}, "each domain once"),
+        ({"frame_solution": "see this"}, r"expected a text with \{solution\} in it"),
         ({"speed": 3}, "Setting 'speed' is unknown"),
         ({"group": "eight"}, "group: expected a value of kind int, found 'eight'"),
         ({"group": True}, "group: expected a value of kind int"),

@@ -62,20 +62,6 @@ def test_end_token_is_part_of_the_answer_even_without_an_answer():
     assert masks.answer_mask([0, 1, EOS], decode, ANSWER_START, stop_ids={EOS}).tolist() == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("ids", "stop", "expected"),
-    [
-        ([5, 2, 2, 7], {2}, ([5, 2], False)),
-        ([5, 7], {2}, ([5, 7], True)),
-        ([2], {2, 3}, ([2], False)),
-        ([5, 3, 2], {2, 3}, ([5, 3], False)),
-        ([], {2}, ([], True)),
-    ],
-)
-def test_cut_at_stop(ids, stop, expected):
-    assert masks.cut_at_stop(ids, stop) == expected
-
-
 def test_string_mask_takes_every_token_that_touches_a_match():
     assert masks.string_mask([0, 2, 3, 10, 4], decode, [r"\\boxed"]).tolist() == [False, True, True, False, False]
     assert not masks.string_mask([0, 1], decode, ["z*"]).any()

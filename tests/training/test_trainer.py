@@ -11,8 +11,9 @@ from driftlab.errors import DataError, NumericalError, ResultsError, UsageError
 from driftlab.training.config import load_preset
 from driftlab.training.experience import collect, teacher_prompt
 from driftlab.training.language import head, recompute_activations
-from driftlab.training.learner import Learner, Sums, _mixture_log_probs, token_terms
+from driftlab.training.learner import Learner, Sums
 from driftlab.training.teachers import make_teacher, trainable
+from driftlab.training.terms import mixture_log_probs, token_terms
 from driftlab.training.trainer import train
 
 CLOCKS = {"seconds_rollout", "seconds_train", "tokens_per_second", "peak_memory_mb"}
@@ -239,7 +240,7 @@ def test_trust_region_teacher_is_the_normalised_product(small):
     with torch.no_grad():
         next(iter(model.parameters())).add_(0.05)
         hidden = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
-        found = _mixture_log_probs([(w, net, hidden) for w, net in teacher.mixture(model)], slice(None), 1.0)
+        found = mixture_log_probs([(w, net, hidden) for w, net in teacher.mixture(model)], slice(None), 1.0)
         anchor, live = (head(net, hidden).double().softmax(-1) for _, net in teacher.mixture(model))
     product = anchor**0.7 * live**0.3
     torch.testing.assert_close(found.exp().double(), product / product.sum(-1, keepdim=True), atol=1e-6, rtol=1e-5)
@@ -274,7 +275,8 @@ def test_long_demonstration_is_cut_and_the_question_is_not(small):
 
 def test_sft_learns_gold_and_own_successes(small, tmp_path):
     train(small(method="sft", stages="math:3", evaluate=False, lr=1e-3), tmp_path / "gold")
-    assert len(log(tmp_path / "gold")) == 3
+    rows = log(tmp_path / "gold")
+    assert [(row["reward"], row["updates"]) for row in rows] == [(None, 1)] * 3
     setup = small(method="sft", sft_on="own")
     samples = batch(setup)
     assert [bool(sample.learn.any()) for sample in samples] == [sample.verdict.ok for sample in samples]
@@ -346,6 +348,9 @@ def test_long_prompts_and_unknown_stages_fail_before_the_first_step(small):
         small(prompt_budget=5)
     with pytest.raises(UsageError, match="Stage 'chess'"):
         small(stages="chess:3")
+    with pytest.raises(UsageError, match="less than the model's context of 256, found 300"):
+        small(max_new_tokens=300)
+    assert small(max_new_tokens=56).config.teacher_budget == 200
 
 
 def test_gradient_that_is_not_finite_stops_the_run(small):
