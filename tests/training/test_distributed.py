@@ -39,7 +39,7 @@ def run(out, processes, *settings):
 def test_two_processes_equal_one(tmp_path, settings):
     run(tmp_path / "one", 1, *settings)
     run(tmp_path / "two", 2, *settings)
-    logs = [[json.loads(line) for line in (tmp_path / name / "steps.jsonl").open()] for name in ("one", "two")]
+    logs = [_rows(tmp_path / name / "steps.jsonl") for name in ("one", "two")]
     for left, right in zip(*logs, strict=True):
         for key in ("reward", "completions/mean_length", "updates", "demo_fraction"):
             assert left[key] == right[key]
@@ -64,3 +64,7 @@ def test_alone_everything_is_local():
     ranks.wait()
     assert tensor.tolist() == [1, 1, 1]
     assert (ranks.total(2.5), ranks.gather("x"), ranks.leads) == (2.5, ["x"], True)
+
+
+def _rows(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
