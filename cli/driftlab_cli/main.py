@@ -15,6 +15,7 @@ from driftlab_cli.figures import figures
 from driftlab_cli.ls import ls
 from driftlab_cli.mmd import mmd
 from driftlab_cli.svd import svd
+from driftlab_cli.train import train
 
 app = typer.Typer(
     name="driftlab",
@@ -45,6 +46,7 @@ app.command()(ls)
 app.command()(svd)
 app.command()(mmd)
 app.command()(figures)
+app.command()(train)
 
 
 def main() -> None:
