@@ -125,9 +125,13 @@ def in_words(summary: pd.DataFrame) -> Iterator[str]:
             stands = "not separated from" if row["verdict"] == "not separated" else f"{row['verdict']}"
             null = "the level of a random update" if measure in RANDOM_LEVEL else "its null"
             yield (
-                f"{run} {label}: {measure} is {stands} {null} (median {row['median']:.3g} against "
-                f"{row['null_median']:.3g}; {counts}; p {_p(row['p_holm'])})"
+                f"{run} {label}: {measure} is {stands} {null} (median {_number(row['median'])} against "
+                f"{_number(row['null_median'])}; {counts}; p {_p(row['p_holm'])})"
             )
+
+
+def _number(value: float) -> str:
+    return f"{value:.6f}" if 0.99 < abs(value) < 1 else f"{value:.3g}"
 
 
 def _p(value: float) -> str:

@@ -43,7 +43,7 @@ def table(results: ResultsDir) -> pd.DataFrame:
 
 def figure(table: pd.DataFrame) -> Figure:
     """Draw the readings on the left and how far they are off on the right, both on logarithmic scales."""
-    fig = new_figure(7.4, 3.1)
+    fig = new_figure(7.4, 3.4)
     left, right = fig.subplots(1, 2)
     for i, run in enumerate(dict.fromkeys(table["run"])):
         rows = table[table["run"] == run].sort_values("order")
@@ -55,8 +55,8 @@ def figure(table: pd.DataFrame) -> Figure:
         ax.set_yscale("log")
     left.set_ylabel("NSS, median")
     right.set_ylabel("relative error of NSS")
-    left.legend(fontsize=7)
-    right.legend(fontsize=7)
+    for ax in (left, right):
+        ax.legend(fontsize=6.5, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     counts = sorted(set(table["n"]))
     n = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
     footnote(fig, f"Medians over {n} matrices; band up to the worst. float32: SVD of base and checkpoint in float32.")

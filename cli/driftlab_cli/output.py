@@ -114,5 +114,5 @@ def _cell(value: Any) -> str:
     if _missing(value):
         return "-"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.6f}" if 0.99 < abs(value) < 1 else f"{value:.4g}"  # an overlap of 0.99997 is not 1
     return str(value)

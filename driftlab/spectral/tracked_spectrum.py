@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from driftlab.spectral.decomposition import EPS
 from driftlab.spectral.tracked_subspace import bottom_values
 from driftlab.spectral.update import WINDOW, Update, Window, mixing
 
@@ -12,7 +13,7 @@ _CENTRE = 32
 _SAMPLE = 64
 _SAFETY = 6.0
 _ROUNDING = 1e-8  # of ‖D‖_F in the diagonal of E; measured on 576 × 1536
-_FLOOR = 2e-7
+_FLOOR = 1.5e-7
 _CROWD = 0.1  # mixing with a third level beyond which pairs do not describe a level
 _REPEATED = 0.5  # mean mixing of a level with all others beyond which values are repeated rather than close
 
@@ -36,42 +37,40 @@ def spectrum(update: Update, tolerance: float) -> tuple[Tensor, float]:
     error : float
         Relative error of ‖σ(W1) − σ(W0)‖; infinite where the expansion does not hold.
     """
-    H, level = update.first, update.level
-    if len(level) > WINDOW:
-        narrow = level.float()
-        T = mixing(H, narrow[:, None] - narrow)
-        values = _root(level + (T * H).sum(1).double())
+    level = update.level
+    if len(level) <= WINDOW:
+        return _windowed(update, tolerance, 0.0)
+    T = update.mixed
+    shares = T.square()
+    crowd, third = float(shares.sum()) / len(level), float((shares.sum(1) - shares.amax(1)).max())
+    if third < _CROWD:
+        values = _root(level + (T * update.first).sum(1).double())
         rows = _rows(len(level), level.device)
-        mixed = T.square()
-        shares = mixed.sum(1)
-        crowd = float(shares.mean())
-        if float((shares - mixed.amax(1)).max()) < _CROWD:
-            error = shift_error(update, values, T[rows], rows, crowd)
-            if error <= tolerance / 3:
-                return values, error
-        if crowd > _REPEATED:
-            return values, math.inf
-        return _windowed(update, tolerance, crowd)
-    return _windowed(update, tolerance, 0.0)
+        error = shift_error(update, values, T[rows], torch.ones_like(T[rows], dtype=torch.bool), rows, crowd)
+        if error <= tolerance / 3:
+            return values, error
+    if crowd > _REPEATED:
+        return level, math.inf
+    return _windowed(update, tolerance, crowd)
 
 
 def _windowed(update: Update, tolerance: float, crowd: float) -> tuple[Tensor, float]:
     level = update.level
     values = torch.empty_like(level)
     rows = _rows(len(level), level.device)
-    kept = []
+    T = update.mixed[rows]
+    far = torch.ones_like(T, dtype=torch.bool)
     for start, stop, low, high in windows(len(level)):
-        window = Window.of(update, start, stop)
-        values[low:high] = torch.linalg.eigvalsh(window.M).flip(0)[low - start : high - start]
-        kept.append(window.T[rows[(rows >= low) & (rows < high)] - start])
-    values, T = _root(values), torch.cat(kept)
-    error = shift_error(update, values, T, rows, crowd)
+        found = torch.linalg.eigvalsh(Window.of(update, start, stop).M).flip(0)
+        values[low:high] = found[low - start : high - start]
+        far[(rows >= low) & (rows < high), start:stop] = False
+    values = _root(values)
+    error = shift_error(update, values, T, far, rows, crowd)
     if error <= tolerance or len(level) <= WINDOW:
         return values, error
     values[-WINDOW:] = bottom_values(update, WINDOW, tolerance)
-    done = rows >= len(level) - WINDOW
-    T[done] = 0
-    return values, shift_error(update, values, T, rows, crowd)
+    far[rows >= len(level) - WINDOW] = False
+    return values, shift_error(update, values, T, far, rows, crowd)
 
 
 def windows(d: int) -> list[tuple[int, int, int, int]]:
@@ -89,20 +88,20 @@ def windows(d: int) -> list[tuple[int, int, int, int]]:
     return [(start, start + WINDOW, low, min(low + _CENTRE, d)) for start, low in starts]
 
 
-def shift_error(update: Update, values: Tensor, T: Tensor, rows: Tensor, crowd: float) -> float:
+def shift_error(update: Update, values: Tensor, T: Tensor, far: Tensor, rows: Tensor, crowd: float) -> float:
     """Estimate the relative error of ‖σ(W1) − σ(W0)‖ from the third-order term of some of the singular values.
 
     Errors e_i of single values have no common sign, so the norm is off by about sqrt(Σ e_i² Δ_i²)/‖Δ‖. Three times
     that is taken, beside the sampled Σ e_i Δ_i itself and Σ e_i²; all six times, and more by the square root of how
     many levels share one place (``crowd``), for what close neighbours in a window add to each other. Rounding of
     float32 products comes on top. Couplings of second order to distant levels, which are left out of the values,
-    count as if they were errors.
+    count as if they were errors. ``T`` and ``far`` are rows of the mixing and of what is outside the row's window.
     """
     shift = values - update.frame.sigma
     total = float(shift.square().sum())
     if not math.isfinite(total) or total == 0:
         return math.inf
-    second = update.second[rows] * (T != 0)
+    T, second = T * far, update.second[rows] * far
     narrow = update.level.float()
     third = ((T @ update.first + 2 * second) * T).sum(1).double()
     left_out = mixing(second, narrow[rows, None] - narrow)
@@ -117,8 +116,15 @@ def shift_error(update: Update, values: Tensor, T: Tensor, rows: Tensor, crowd: 
     sampled = abs(factor * float(moved.sum()))
     square = factor * float(error.square().sum())
     safety = _SAFETY * math.sqrt(1 + crowd)
-    rounding = _ROUNDING * update.norm / math.sqrt(total) + _FLOOR
+    rounding = (_ROUNDING * update.norm + _squares(update.level, values)) / math.sqrt(total) + _FLOOR
     return safety * (sampled + 3 * spread + square) / total + rounding
+
+
+def _squares(level: Tensor, values: Tensor) -> float:
+    """Return what float64 eigenvalues of a window, squares, lose of values far below the largest beside them."""
+    above = level[(torch.arange(len(level), device=level.device) - WINDOW).clamp(min=0)].clamp(min=0)
+    lost = EPS * above
+    return float(torch.linalg.vector_norm(lost / torch.maximum(values, lost.sqrt()).clamp(min=1e-300)))
 
 
 def _rows(d: int, device: torch.device) -> Tensor:

@@ -74,9 +74,11 @@ def bottom_values(update: Update, count: int, tolerance: float) -> Tensor:
         return torch.full((count,), math.nan, dtype=torch.float64, device=cut.T.device)
     eye = torch.eye(count, dtype=cut.T.dtype, device=cut.T.device)
     L = cut.turn_back(torch.cat([-cut.T.mT, eye]))
-    inside, outside = _image(update, L)
-    gram = (inside.mT @ inside).double() + outside
-    lower = torch.linalg.cholesky((L.mT @ L).double())
+    _, outside = _image(update, L)
+    wide = L.double()  # beside values as small as the update stand ordinary ones, whose shift float32 would lose
+    inside = (update.E.mT @ L).double() + update.frame.sigma[:, None] * wide
+    gram = inside.mT @ inside + outside
+    lower = torch.linalg.cholesky(wide.mT @ wide)
     half = torch.linalg.solve_triangular(lower, gram, upper=False)
     squares = torch.linalg.eigvalsh(torch.linalg.solve_triangular(lower, half.mT, upper=False)).flip(0)
     values: Tensor = squares.clamp(min=0).sqrt()
@@ -106,7 +108,7 @@ def _cut(update: Update, k: int, tolerance: float) -> _Cut:
     narrow = level.float()
     gap = narrow[:k] - narrow[k:, None]
 
-    G = _turn(update.first + update.second, Q, start, stop)
+    G = _turn(update.both, Q, start, stop)
     G[start:stop, start:stop] = -(Q.mT @ window.folded @ Q)  # the levels are those of M, which has it folded in
     source = G[k:, :k]
     T = source / gap

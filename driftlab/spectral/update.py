@@ -127,6 +127,17 @@ class Update:
         return H
 
     @cached_property
+    def both(self) -> Tensor:
+        """All of G but its diagonal and Σ²: symmetric, float32."""
+        return self.first + self.second
+
+    @cached_property
+    def mixed(self) -> Tensor:
+        """Mixing of every level with every other by the first-order part, float32; antisymmetric."""
+        narrow = self.level.float()
+        return mixing(self.first, narrow[:, None] - narrow)
+
+    @cached_property
     def level(self) -> Tensor:
         """Diagonal of G, float64."""
         sigma = self.frame.sigma
@@ -174,8 +185,6 @@ class Window:
         The rows and columns.
     M : Tensor of shape (w, w), float64
         Its effective matrix to second order; eigenvalues are squared singular values.
-    T : Tensor of shape (w, m), float32
-        Mixing of its rows with all others; 0 inside the window.
     folded : Tensor of shape (w, w), float32
         The part of M that comes from the rest.
     """
@@ -183,18 +192,14 @@ class Window:
     start: int
     stop: int
     M: Tensor
-    T: Tensor
     folded: Tensor
 
     @classmethod
     def of(cls, update: Update, start: int, stop: int) -> "Window":
         """Fold the rest of G into rows ``start`` to ``stop``."""
-        level = update.level
-        narrow = level.float()
-        band = update.first[start:stop]
-        T = mixing(band, narrow[start:stop, None] - narrow)
-        T[:, start:stop] = 0
-        half = T @ band.mT
+        T, H = update.mixed[start:stop], update.first[start:stop]
+        half = T[:, :start] @ H[:, :start].mT
+        half.addmm_(T[:, stop:], H[:, stop:].mT)
         folded = 0.5 * (half + half.mT)
-        inside = band[:, start:stop] + update.second[start:stop, start:stop] + folded
-        return cls(start, stop, torch.diag(level[start:stop]) + inside.double(), T, folded)
+        inside = update.both[start:stop, start:stop] + folded
+        return cls(start, stop, torch.diag(update.level[start:stop]) + inside.double(), folded)

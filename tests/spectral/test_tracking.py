@@ -101,6 +101,19 @@ def test_the_exact_path_takes_over_where_tracking_does_not_hold(spectrum, size):
     assert drift.values["nss"] == exact["nss"]
 
 
+@pytest.mark.parametrize("size", [1e-7, 1e-6, 1e-4, 1e-2])
+@pytest.mark.parametrize("rank", [30, 106, 150])
+def test_zero_singular_values_of_the_base_are_not_taken_for_distinct_ones(rank, size):
+    sigma = torch.zeros(160, dtype=torch.float64)
+    sigma[:rank] = torch.linspace(2, 0.5, rank, dtype=torch.float64)
+    W = with_spectrum(160, 224, sigma)
+    D = noise(160, 224, rank)
+    D *= size * W.norm() / D.norm()
+    drift = measure(Basis(W, QUIET), W + D)
+    exact, _ = measure_exact(Basis(W, QUIET), W + D)
+    assert drift.values["nss"] == pytest.approx(exact["nss"], abs=drift.errors["nss"])
+
+
 def test_a_matrix_and_its_transpose_swap_their_sides(slices):
     base, new = slices["up_proj.base"], slices["up_proj.hard"]
     one, other = measure(Basis(base, QUIET), new), measure(Basis(base.T.contiguous(), QUIET), new.T.contiguous())
