@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from driftlab.errors import DataError, NumericalError, ResultsError, UsageError
-from driftlab.training.config import load_preset
+from driftlab.training.config import load_preset, merge
 from driftlab.training.experience import collect, teacher_prompt
 from driftlab.training.language import head, recompute_activations
 from driftlab.training.learner import Learner, Sums
 from driftlab.training.teachers import make_teacher, trainable
 from driftlab.training.terms import mixture_log_probs, token_terms
-from driftlab.training.trainer import train
+from driftlab.training.trainer import prepare, train
 
 CLOCKS = {"seconds_rollout", "seconds_train", "tokens_per_second", "peak_memory_mb"}
 
@@ -294,11 +294,13 @@ def test_reward_on_math_rises(small, tmp_path, preset):
 
 def test_run_folder_has_the_agreed_shape(small, tmp_path):
     setup = small(method="grpo", stages="math:3,coding:1", eval_samples=3)
+    assert prepare(merge(load_preset("sdpo-ema")), "cpu").config.name == "sdpo-ema"
     train(setup, tmp_path / "run")
     run = json.loads((tmp_path / "run/run.json").read_text())
     assert set(run) == {
         "method", "config", "seed", "stages", "base", "versions", "git_commit", "device", "dtype",
     }  # fmt: skip
+    assert run["method"] == "grpo"
     assert run["stages"] == [{"name": "math", "steps": 3}, {"name": "coding", "steps": 1}]
     folders = sorted(folder.name for folder in (tmp_path / "run/checkpoints").iterdir())
     assert folders == ["000000-base", "000002-math@2", "000003-math@3", "000004-coding@1"]
