@@ -209,6 +209,17 @@ def test_no_step_even_when_the_optimizer_has_momentum(small):
     assert all(torch.equal(a, b) for a, b in zip(before, trainable(setup.language.model), strict=True))
 
 
+def test_no_step_on_a_gradient_that_is_exactly_zero(small):
+    """With a KL term there is a loss, but not before the policy has left its reference."""
+    setup = small(method="grpo", kl_weight=0.2)
+    reference = make_teacher("frozen", setup.language.model)
+    learner = Learner(setup.language, setup.config, setup.ranks, None, reference)
+    before = [tensor.clone() for tensor in trainable(setup.language.model)]
+    row = learner.learn([dataclasses.replace(sample, advantage=0.0) for sample in batch(setup)])
+    assert (row["updates"], row["update_norm"], row["kl_ref"]) == (0, 0.0, 0.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, trainable(setup.language.model), strict=True))
+
+
 def test_several_updates_a_batch_use_the_policy_that_sampled(small):
     setup = small(method="grpo", prompts=8, updates_per_batch=2, lr=1e-3)
     learner = learner_of(setup)
