@@ -32,6 +32,7 @@ def setting(default: Any, help: str, allowed: tuple[str, ...] = (), low: float |
 class TrainConfig:
     """The settings of one run. Zero or the empty string means "chosen for the model" where the help says so."""
 
+    name: str = setting("", "what tables and figures call the run; empty for the preset, else the method")
     method: str = setting("grpo", "what is minimised", METHODS)
     stages: str = setting(STAGES, "domains and steps, in order")
     model: str = setting("", "local Hugging Face folder; empty for the built-in tiny world")
@@ -171,7 +172,7 @@ def load_preset(name: str) -> dict[str, Any]:
     if name not in preset_names():
         raise UsageError(f"Preset {name!r}: expected one of {', '.join(preset_names())}.")
     text = (resources.files("driftlab.training") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return {"name": name, **tomllib.loads(text)}
 
 
 def load_file(path: Path) -> dict[str, Any]:

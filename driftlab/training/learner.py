@@ -86,7 +86,7 @@ class Learner:
         for part in parts:
             if self._accumulate(part, old, sums):
                 norm = self._step()
-                updates += 1
+                updates += norm > 0
         if updates and self.teacher is not None:
             self.teacher.after_iteration(self.language.model)
         moved = sum(
@@ -219,7 +219,11 @@ class Learner:
         return found
 
     def _step(self) -> float:
-        """Sum the gradient over the processes, clip it, and move; returns its norm before clipping."""
+        """Sum the gradient over the processes, clip it, and move; returns its norm before clipping.
+
+        A gradient of exactly zero (equal rewards, and a policy that still is its reference) is no step: momentum and
+        weight decay would move the weights with nothing to learn from.
+        """
         for parameter in self.parameters:
             if parameter.grad is None:  # no sample of this process had a gradient
                 parameter.grad = torch.zeros_like(parameter)
@@ -230,6 +234,8 @@ class Learner:
                 f"Gradient norm at optimizer step {self.optimizer_steps + 1}: expected a finite number, found {norm}.",
                 "Lower --lr, and resume from the last checkpoint.",
             )
+        if norm == 0:
+            return norm
         self.warm_steps += 1
         rate = self.config.lr * min(1.0, self.warm_steps / max(self.config.warmup, 1))
         for group in self.optimizer.param_groups:

@@ -59,7 +59,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         stages = [stage._asdict() for stage in config.stage_list()]
         content = {
-            "method": config.method,
+            "method": config.name or config.method,
             "config": config.to_dict(),
             "seed": config.seed,
             "stages": stages,

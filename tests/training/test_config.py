@@ -9,6 +9,7 @@ from driftlab.training.config import Stage, TrainConfig, load_file, load_preset,
 def test_every_preset_loads_and_says_what_it_is():
     assert preset_names() == ["grpo", "grpo-fork", "sdpo", "sdpo-cot", "sdpo-ema", "sft", "stable-sdpo"]
     configs = {name: merge(load_preset(name)) for name in preset_names()}
+    assert all(config.name == name for name, config in configs.items())
     assert configs["grpo-fork"].advantage_scale == "none"
     assert (configs["grpo-fork"].clip_high, configs["grpo-fork"].dual_clip, configs["grpo-fork"].kl_weight) == (
         0.28, 3.0, 0.0,

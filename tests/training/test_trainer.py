@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from driftlab.errors import DataError, NumericalError, ResultsError, UsageError
-from driftlab.training.config import load_preset
+from driftlab.training.config import load_preset, merge
 from driftlab.training.experience import collect, teacher_prompt
 from driftlab.training.language import head, recompute_activations
 from driftlab.training.learner import Learner, Sums
 from driftlab.training.teachers import make_teacher, trainable
 from driftlab.training.terms import mixture_log_probs, token_terms
-from driftlab.training.trainer import train
+from driftlab.training.trainer import prepare, train
 
 CLOCKS = {"seconds_rollout", "seconds_train", "tokens_per_second", "peak_memory_mb"}
 
@@ -209,6 +209,17 @@ def test_no_step_even_when_the_optimizer_has_momentum(small):
     assert all(torch.equal(a, b) for a, b in zip(before, trainable(setup.language.model), strict=True))
 
 
+def test_no_step_on_a_gradient_that_is_exactly_zero(small):
+    """With a KL term there is a loss, but not before the policy has left its reference."""
+    setup = small(method="grpo", kl_weight=0.2)
+    reference = make_teacher("frozen", setup.language.model)
+    learner = Learner(setup.language, setup.config, setup.ranks, None, reference)
+    before = [tensor.clone() for tensor in trainable(setup.language.model)]
+    row = learner.learn([dataclasses.replace(sample, advantage=0.0) for sample in batch(setup)])
+    assert (row["updates"], row["update_norm"], row["kl_ref"]) == (0, 0.0, 0.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, trainable(setup.language.model), strict=True))
+
+
 def test_several_updates_a_batch_use_the_policy_that_sampled(small):
     setup = small(method="grpo", prompts=8, updates_per_batch=2, lr=1e-3)
     learner = learner_of(setup)
@@ -294,11 +305,13 @@ def test_reward_on_math_rises(small, tmp_path, preset):
 
 def test_run_folder_has_the_agreed_shape(small, tmp_path):
     setup = small(method="grpo", stages="math:3,coding:1", eval_samples=3)
+    assert prepare(merge(load_preset("sdpo-ema")), "cpu").config.name == "sdpo-ema"
     train(setup, tmp_path / "run")
     run = json.loads((tmp_path / "run/run.json").read_text())
     assert set(run) == {
         "method", "config", "seed", "stages", "base", "versions", "git_commit", "device", "dtype",
     }  # fmt: skip
+    assert run["method"] == "grpo"
     assert run["stages"] == [{"name": "math", "steps": 3}, {"name": "coding", "steps": 1}]
     folders = sorted(folder.name for folder in (tmp_path / "run/checkpoints").iterdir())
     assert folders == ["000000-base", "000002-math@2", "000003-math@3", "000004-coding@1"]
