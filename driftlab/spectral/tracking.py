@@ -15,6 +15,7 @@ from driftlab.spectral.tracked_subspace import Angles, Subspace, far_angles, nea
 from driftlab.spectral.update import WINDOW, Update, Window
 
 Values = dict[str, float]
+_UNMIXED = 0.25  # squared mixing of a level with all others below which its vector stays near its own
 _STRIDE, _SAMPLED = 7, 300_000  # every seventh entry of a matrix larger than this tells the density well enough
 
 
@@ -105,6 +106,8 @@ def _record(side: str, angles: Angles, values: Values, errors: Values) -> None:
 
 def _intruders(update: Update, top: int) -> int:
     """Count from the leading window; distant base vectors have small shares in its vectors."""
+    if float(update.mixed[:top].square().sum(1).max()) < _UNMIXED:
+        return 0
     stop = min(WINDOW, len(update.level))
     vectors = torch.linalg.eigh(Window.of(update, 0, stop).M).eigenvectors.flip(1)
     return intruder_dimensions(vectors[:, :top])
