@@ -59,8 +59,13 @@ def measure_exact(basis: Basis, new: Tensor) -> tuple[dict[str, float], dict[str
         values["intruder_dimensions"] = _intruders(basis, svd1)
         if plan.wants("mask_overlap"):
             values["mask_overlap"] = iou(basis.mask, principal_mask(svd1, basis.r, plan.mask_fraction))
-            errors["mask_overlap"] = 0.0
+            errors["mask_overlap"] = float(_closed(svd0, basis.r) or _closed(svd1, basis.r))
     return values, errors
+
+
+def _closed(svd: Decomposition, r: int) -> bool:
+    """Whether the gap below the r-th value is closed: the truncation, and so the mask, could be any other."""
+    return r < len(svd.sigma) and bool(svd.sigma[r - 1] - svd.sigma[r] <= 2 * svd.sigma_error[r - 1])
 
 
 def _intruders(basis: Basis, svd1: Decomposition) -> int:

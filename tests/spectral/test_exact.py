@@ -180,3 +180,18 @@ def test_angles_that_fail_are_a_failed_matrix_not_a_crash(monkeypatch, fault):
     monkeypatch.setattr(torch.linalg, "svdvals", fault)
     with pytest.raises(NumericalError, match=r"^Principal angles of \(12, 3\) bases: expected finite values, found "):
         measure_exact(basis, W1)
+
+
+def test_a_mask_at_a_closed_gap_is_undetermined_and_says_so():
+    import torch
+
+    from driftlab.spectral import Basis, Plan
+    from driftlab.spectral.exact import measure_exact
+
+    plan = Plan(method="exact", null="none", mask_rank=3)
+    generator = torch.Generator().manual_seed(0)
+    orthogonal, _ = torch.linalg.qr(torch.randn(12, 12, generator=generator, dtype=torch.float64))
+    spread = orthogonal * torch.linspace(2, 1, 12, dtype=torch.float64)
+    for W, expected in ((orthogonal, 1.0), (spread, 0.0)):
+        _, errors = measure_exact(Basis(W, plan), 1.25 * W)
+        assert errors["mask_overlap"] == expected
