@@ -5,7 +5,6 @@ In memory are one basis, one checkpoint tensor and the next one being read, what
 """
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,19 +14,17 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from driftlab.checkpoints.names import place
-from driftlab.checkpoints.reading import Read, prefetched, to_read
+from driftlab.checkpoints.reading import prefetched, to_read
 from driftlab.checkpoints.sequence import CheckpointSequence
-from driftlab.checkpoints.tracks import Checkpoint, Member, Track
+from driftlab.checkpoints.tracks import Checkpoint, Track
 from driftlab.crew import Crew
 from driftlab.devices import exact_math, resolve_device
-from driftlab.errors import CheckpointError, NumericalError
+from driftlab.errors import CheckpointError
 from driftlab.results import ResultsDir
-from driftlab.spectral.basis import Basis, bad_values
+from driftlab.rows import measure_track
+from driftlab.spectral.basis import bad_values
 from driftlab.spectral.decomposition import Decomposition, decompose_many
-from driftlab.spectral.drift import Drift, measure
-from driftlab.spectral.masks import changed_mask
-from driftlab.spectral.measures import MEASURES, Plan
+from driftlab.spectral.measures import Plan
 from driftlab.tables import SPECTRAL, summarise
 
 TABLES = ("spectral", "spectral_summary")
@@ -92,7 +89,7 @@ def scan(
         for group in _groups(todo, where):
             ahead = _decompose_ahead(group, where) if group is not todo else {}
             for track, read in prefetched(group):
-                rows = list(_measure_track(track, read, plan, where, crew, ahead.pop(track.name, None)))
+                rows = list(measure_track(track, read, plan, where, crew, ahead.pop(track.name, None)))
                 results.write_part("spectral", track.name, pa.Table.from_pylist(rows, schema=SPECTRAL))
                 on_unit(track.nbytes, track.name)
     return _finish(results, tracks, sequence)
@@ -204,143 +201,3 @@ def _notes(frame: pd.DataFrame) -> Iterator[str]:
         yield f"base stored as {before}, checkpoints as {after}: part of the drift is that rounding"
     if ok["base_dtype"].eq("F32").any() and ok["dtype"].eq("F32").any():
         yield "float32 files: update_density is what would change after rounding to bf16, not what was stored"
-
-
-# -- one tensor through all checkpoints --------------------------------------------------------------------------
-
-
-def _measure_track(
-    track: Track,
-    read: Iterator[Read],
-    plan: Plan,
-    device: torch.device,
-    crew: Crew,
-    svd: Decomposition | None = None,
-) -> Iterator[dict[str, Any]]:
-    comparable = bool(to_read(track))
-    base: Basis | Tensor | str = _base(next(read), track, plan, device, svd) if comparable else ""
-    jobs = (_job(base, read, track, member, comparable, device) for member in track.members)
-    return crew.run(jobs, track.base.numel if track.base else 0)
-
-
-def _job(
-    base: Basis | Tensor | str,
-    read: Iterator[Read],
-    track: Track,
-    member: Member,
-    comparable: bool,
-    device: torch.device,
-) -> Callable[[], dict[str, Any]]:
-    """Return what is left to do for one row, its tensor read."""
-    row = _row(track, member)
-    if track.excluded:
-        return lambda: row | {"status": "skipped", "reason": "left out by --include/--exclude"}
-    if member.status != "ok" or member.tensor is None:
-        return lambda: row | {"status": member.status, "reason": member.reason}
-    if not comparable:
-        return lambda: row | {"status": "skipped", "reason": track.left_out}
-    new = next(read)
-
-    def compare() -> dict[str, Any]:
-        started = time.perf_counter()
-        result = _compare(base, new, track, member, device)
-        return row | result | {"seconds": time.perf_counter() - started}
-
-    return compare
-
-
-def _base(
-    loaded: Read, track: Track, plan: Plan, device: torch.device, svd: Decomposition | None
-) -> Basis | Tensor | str:
-    """Return the basis, the plain tensor where spectral measures do not apply, or why there is neither."""
-    if isinstance(loaded, CheckpointError):
-        return f"base: {loaded}"
-    if track.left_out:
-        bad = bad_values(loaded)
-        return f"base: expected finite values, found {bad}." if bad else loaded
-    try:
-        return Basis(loaded.to(device), plan, svd).warm()
-    except NumericalError as error:
-        return str(error)
-    except (MemoryError, torch.OutOfMemoryError):
-        return _out_of_memory(device)
-
-
-def _compare(
-    base: Basis | Tensor | str, new: Read, track: Track, member: Member, device: torch.device
-) -> dict[str, Any]:
-    if isinstance(base, str):
-        return {"status": "failed", "reason": base}
-    if isinstance(new, CheckpointError):
-        return {"status": "failed", "reason": str(new)}
-    if isinstance(base, Tensor):
-        return _left_out(base, new, member.reason or track.left_out)
-    try:
-        key = f"{track.name}\0{member.run}\0{member.checkpoint.label}"
-        return _columns(measure(base, new.to(device), key), base.plan)
-    except NumericalError as error:
-        return {"status": "failed", "reason": str(error)}
-    except (MemoryError, torch.OutOfMemoryError):
-        return {"status": "failed", "reason": _out_of_memory(device)}
-
-
-def _out_of_memory(device: torch.device) -> str:
-    return f"out of memory on {device}: measure this matrix alone (--include) on another device"
-
-
-def _left_out(base: Tensor, new: Tensor, reason: str) -> dict[str, Any]:
-    """Count the changed entries of a tensor that the spectral measures leave out, as far as both go."""
-    bad = bad_values(new)
-    if bad:
-        return {"status": "failed", "reason": f"checkpoint: expected finite values, found {bad}."}
-    density = _density(base if base.shape == new.shape else base[: new.shape[0]], new)
-    return {"status": "skipped", "reason": reason, "update_density": density, "update_sparsity": 1.0 - density}
-
-
-def _density(base: Tensor, new: Tensor) -> float:
-    """Share of changed entries, in slices that bound the memory."""
-    left, right = base.flatten(), new.flatten()
-    step = 1 << 24
-    changed = sum(
-        int(torch.count_nonzero(changed_mask(left[i : i + step], right[i : i + step])))
-        for i in range(0, left.numel(), step)
-    )
-    return changed / left.numel()
-
-
-def _columns(drift: Drift, plan: Plan) -> dict[str, Any]:
-    return {
-        "status": "ok",
-        "reason": drift.reason,
-        **drift.values,
-        **{f"{name}_error": value for name, value in drift.errors.items() if name in MEASURES},
-        **{f"{name}_null": value for name, value in drift.nulls.items()},
-        "angle_rank": drift.angle_rank,
-        "mask_rank": drift.mask_rank,
-        "mask_fraction": plan.mask_fraction,
-        "method": drift.method,
-    }
-
-
-def _row(track: Track, member: Member) -> dict[str, Any]:
-    info = member.tensor or track.base
-    assert info is not None
-    where = place(track.name)
-    shape = [*info.shape, None, None]
-    checkpoint = member.checkpoint
-    return {
-        "run": member.run,
-        "label": checkpoint.label,
-        "stage": checkpoint.stage,
-        "step": checkpoint.step,
-        "order": checkpoint.order,
-        "matrix": track.name,
-        "layer": where.layer,
-        "role": where.role,
-        "expert": where.expert,
-        "rows": shape[0],
-        "cols": shape[1] if len(info.shape) == 2 else None,
-        "numel": info.numel,
-        "base_dtype": track.base.dtype if track.base else None,
-        "dtype": member.tensor.dtype if member.tensor else None,
-    }

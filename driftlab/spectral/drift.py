@@ -87,9 +87,10 @@ def measure(basis: Basis, new: Tensor, key: str = "") -> Drift:
             return _identical(basis)
         require_weights("checkpoint", new)
         D = difference(basis.stored, new)
-        if not math.isfinite(frobenius(D)):
+        size = frobenius(D)
+        if not math.isfinite(size):
             require_matrix("checkpoint", new)
-        return _measure(basis, D, _changed(basis.stored, new, D), key)
+        return _measure(basis, D, size, _changed(basis.stored, new, D), key)
 
 
 def measure_adapter(basis: Basis, B: Tensor, A: Tensor, scale: float, key: str = "") -> Drift:
@@ -131,14 +132,16 @@ def measure_adapter(basis: Basis, B: Tensor, A: Tensor, scale: float, key: str =
         D = B @ A
         if not bool(D.any()):
             return _identical(basis)
-        return _measure(basis, D, changed_mask(basis.stored, basis.W + D), key, (B, A))
+        return _measure(basis, D, frobenius(D), changed_mask(basis.stored, basis.W + D), key, (B, A))
 
 
-def _measure(basis: Basis, D: Tensor, changed: Tensor, key: str, factors: tuple[Tensor, Tensor] | None = None) -> Drift:
+def _measure(
+    basis: Basis, D: Tensor, size: float, changed: Tensor, key: str, factors: tuple[Tensor, Tensor] | None = None
+) -> Drift:
     values = _of_base(basis) | support_measures(basis, changed)
     structural, errors, method = _structural(basis, D, basis.plan.tolerance, factors)
     values |= structural
-    values["rel_frobenius"] = ratio(frobenius(D), basis.norm)
+    values["rel_frobenius"] = ratio(size, basis.norm)
     _check_bounds(values, errors)
     nulls = _nulls(basis, D, values["update_density"], key)
     return Drift(_select(basis, values), errors, nulls, method, basis.k, basis.r, _reason(basis, values))
