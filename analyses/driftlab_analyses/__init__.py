@@ -3,12 +3,12 @@
 A module offers ``table(results) -> DataFrame`` and ``figure(table) -> Figure``; :data:`FIGURES` lists the modules.
 """
 
-FIGURES: dict[str, str] = {
-    "parameter_drift": "spectral_summary",
-    "layer_map": "spectral",
-    "float32_view": "float32",
-    "domain_distance": "mmd",
-    "domain_distance_reference": "mmd_reference",
-    "domain_map": "projection",
+FIGURES: dict[str, tuple[str, ...]] = {
+    "parameter_drift": ("spectral_summary",),
+    "layer_map": ("spectral",),
+    "float32_view": ("float32",),
+    "domain_distance": ("mmd",),
+    "domain_distance_reference": ("mmd_reference",),
+    "domain_map": ("projection",),
 }
-"""Figure name to the stored table it needs; the module of the same name draws it."""
+"""Figure name to the stored tables it needs; the module of the same name draws it."""

@@ -51,7 +51,7 @@ def draw_all(
         _refuse_existing([target / name for _, target in opened for name in names])
     for results, target in opened:
         for name in names:
-            if not only and not results.has(FIGURES[name]):
+            if not only and not all(map(results.has, FIGURES[name])):
                 continue
             try:
                 drawn.append((name, _draw(name, results, target / name)))

@@ -96,6 +96,6 @@ def test_the_reference_is_drawn_and_matched_without_case(results):
 
 
 def test_the_figures_are_listed():
-    assert FIGURES["domain_distance"] == "mmd"
-    assert FIGURES["domain_distance_reference"] == "mmd_reference"
-    assert FIGURES["domain_map"] == "projection"
+    assert FIGURES["domain_distance"] == ("mmd",)
+    assert FIGURES["domain_distance_reference"] == ("mmd_reference",)
+    assert FIGURES["domain_map"] == ("projection",)
