@@ -7,7 +7,7 @@ from driftlab.errors import ResultsError, UsageError
 from driftlab_analyses import FIGURES
 from driftlab_analyses.draw import draw_all
 
-SPECTRAL = {name for name, table in FIGURES.items() if table.startswith("spectral")}
+SPECTRAL = {name for name, tables in FIGURES.items() if tables[0].startswith("spectral")}
 """The figures that the tables of ``driftlab svd`` are enough for."""
 
 
