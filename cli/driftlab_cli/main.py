@@ -14,6 +14,7 @@ from driftlab.errors import DriftlabError, UsageError
 from driftlab_cli.figures import figures
 from driftlab_cli.ls import ls
 from driftlab_cli.mmd import mmd
+from driftlab_cli.report import report
 from driftlab_cli.svd import svd
 from driftlab_cli.train import train
 
@@ -46,6 +47,7 @@ app.command()(ls)
 app.command()(svd)
 app.command()(mmd)
 app.command()(figures)
+app.command()(report)
 app.command()(train)
 
 
