@@ -71,7 +71,6 @@ def _tiny_world(config: TrainConfig, place: torch.device) -> tuple[TrainConfig, 
     """Load the built-in base and domains, and choose for them what the settings leave open."""
     from driftlab.training.world.base import base_folder
     from driftlab.training.world.corpus import HINT_FRAME
-    from driftlab.training.world.domains import DOMAINS
 
     shown = HINT_FRAME.removeprefix("{prompt}")
     config = dataclasses.replace(
@@ -81,12 +80,12 @@ def _tiny_world(config: TrainConfig, place: torch.device) -> tuple[TrainConfig, 
     )  # fmt: skip
     folder = base_folder(style_bias=config.style_bias)
     language = load_language(folder, place, lora_rank=config.lora_rank, bf16=config.bf16 == "on")
-    return config, language, [*DOMAINS.values(), *_open_tasks(config)]
+    return config, language, all_tasks(config)
 
 
 def _local_model(config: TrainConfig, place: torch.device) -> tuple[TrainConfig, Language, list[Task]]:
     """Load a model folder and the tasks that go with it, and choose for them what the settings leave open."""
-    tasks = _open_tasks(config)
+    tasks = all_tasks(config)
     if not tasks:
         raise UsageError("Tasks: expected at least one for --model, found none.", "Use --task NAME=FILE.jsonl.")
     config = dataclasses.replace(
@@ -105,8 +104,12 @@ def _local_model(config: TrainConfig, place: torch.device) -> tuple[TrainConfig,
     return config, language, tasks
 
 
-def _open_tasks(config: TrainConfig) -> list[Task]:
-    return [open_task(text, allow_code_execution=config.allow_code_execution) for text in config.tasks]
+def all_tasks(config: TrainConfig) -> list[Task]:
+    """Return the tasks of a run: those it names, after those of the tiny world where it has no model."""
+    from driftlab.training.world.domains import DOMAINS
+
+    named = [open_task(text, allow_code_execution=config.allow_code_execution) for text in config.tasks]
+    return named if config.model else [*DOMAINS.values(), *named]
 
 
 def _fit_window(config: TrainConfig, language: Language) -> TrainConfig:
