@@ -9,6 +9,8 @@ from torch import Tensor
 from driftlab.errors import ShapeError
 from driftlab.spectral.spectrum import ratio
 
+_SAMPLE = 1 << 14
+
 
 def mask_size(fraction: float, numel: int) -> int:
     """Return the number of entries in a mask, ``fraction * numel`` rounded half up.
@@ -89,10 +91,26 @@ def _extreme_mask(magnitude: Tensor, count: int, tolerance: float, *, largest: b
 
 def _kth_smallest(values: Tensor, index: int) -> float:
     """Return the value of rank ``index`` (0 is the smallest)."""
-    if values.device.type == "cpu":  # NumPy's introselect is an order of magnitude faster than torch.kthvalue
-        known = values.float() if values.dtype == torch.bfloat16 else values  # NumPy has no bfloat16
-        return float(np.partition(known.numpy(), index)[index])
-    return float(torch.kthvalue(values, index + 1).values)
+    if values.device.type != "cpu":
+        return float(torch.kthvalue(values, index + 1).values)
+    known = values.float() if values.dtype == torch.bfloat16 else values  # NumPy has no bfloat16
+    flat: np.ndarray = known.numpy()  # NumPy's introselect is an order of magnitude faster than torch.kthvalue
+    if len(flat) > 4 * _SAMPLE:
+        low, high = _bracket(flat, index / len(flat))
+        rank = index - int(np.count_nonzero(flat < low))
+        inside = flat[(flat >= low) & (flat <= high)]
+        if 0 <= rank < len(inside):
+            return float(np.partition(inside, rank)[rank])
+    return float(np.partition(flat, index)[index])
+
+
+def _bracket(flat: np.ndarray, quantile: float) -> tuple[float, float]:
+    """Guess two values with the wanted one between them, from a sample: five standard deviations of its rank."""
+    sample = np.sort(flat[:: len(flat) // _SAMPLE | 1])
+    spread = 5 * math.sqrt(quantile * (1 - quantile) / len(sample)) + 1 / len(sample)
+    low, high = (min(max(quantile + side * spread, 0.0), 1.0) for side in (-1, 1))
+    last = len(sample) - 1
+    return float(sample[math.floor(low * last)]), float(sample[math.ceil(high * last)])
 
 
 def iou(left: Tensor, right: Tensor) -> float:

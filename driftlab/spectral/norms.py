@@ -38,19 +38,18 @@ def spectral_norm(offdiagonal: Tensor, diagonal: Tensor, tolerance: float) -> tu
     weight = diagonal.to(offdiagonal)[:, None]
     generator = torch.Generator().manual_seed(0)
     block = torch.randn(m, min(_BLOCK, m), generator=generator).to(offdiagonal)
-    bases: list[Tensor] = []
-    images: list[Tensor] = []
+    basis, images = offdiagonal.new_empty(m, 0), offdiagonal.new_empty(m, 0)
     value, gain, error = 0.0, math.inf, math.inf
     for round_ in range(_MOST):
-        block = _orthonormal(block, bases)
+        block = _orthonormal(block, basis)
         if block.shape[1] == 0:  # the space is closed under the matrix, up to what was dropped
             return value, _DROPPED * value
-        bases.append(block)
-        block = offdiagonal @ block + weight * block
-        images.append(block)
+        basis = torch.cat([basis, block], 1)
+        block = torch.addcmul(offdiagonal @ block, weight, block)
+        images = torch.cat([images, block], 1)
         if round_ == 0:
             continue
-        last, before, value = gain, value, _top(bases, images)
+        last, before, value = gain, value, _top(basis, images)
         gain = max(value - before, 0.0)
         if round_ >= 3:
             error = 4 * gain * min(1.0, gain / last if last else 0.0) + _FLOOR * value
@@ -59,18 +58,17 @@ def spectral_norm(offdiagonal: Tensor, diagonal: Tensor, tolerance: float) -> tu
     return value, error
 
 
-def _top(bases: list[Tensor], images: list[Tensor]) -> float:
-    small = (torch.cat(bases, 1).mT @ torch.cat(images, 1)).double()
+def _top(basis: Tensor, images: Tensor) -> float:
+    small = (basis.mT @ images).double()
     return math.sqrt(max(0.0, float(torch.linalg.eigvalsh(0.5 * (small + small.mT))[-1])))
 
 
-def _orthonormal(block: Tensor, bases: list[Tensor]) -> Tensor:
+def _orthonormal(block: Tensor, basis: Tensor) -> Tensor:
     """Orthogonalise a block against the earlier ones, twice; directions that vanish are dropped."""
     size = torch.linalg.vector_norm(block, dim=0)
     block = block[:, size > 0] / size[size > 0]
     for _ in range(2):
-        for done in bases:
-            block = block - done @ (done.mT @ block)
+        block = torch.addmm(block, basis, basis.mT @ block, alpha=-1)
     q, r = torch.linalg.qr(block)
     kept: Tensor = q[:, r.diagonal().abs() > _DROPPED]
     return kept

@@ -246,3 +246,27 @@ def test_negative_zero_is_no_change(dtype):
 def test_changes_need_one_shape():
     with pytest.raises(ShapeError, match=r"^Matrices: expected one shape, found \(2, 3\) and \(3, 2\)\.$"):
         changed_mask(torch.zeros(2, 3), torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize("shape", [(300, 700), (70_001,), (1024, 128)])
+@pytest.mark.parametrize("kind", ["normal", "ties", "heavy", "sorted", "striped"])
+@pytest.mark.parametrize("fraction", [0.0001, 0.1, 0.5, 0.9999])
+def test_the_threshold_of_a_large_matrix_is_that_of_a_full_sort(
+    shape: tuple[int, ...], kind: str, fraction: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(shape, generator=generator).abs()
+    if kind == "ties":
+        values = values.mul(4).round()
+    elif kind == "heavy":
+        values = values**20
+    elif kind == "sorted":
+        values = values.flatten().sort().values.reshape(shape)
+    elif kind == "striped":  # what a sample taken at regular places can miss
+        values.view(-1)[::2] = 1e6
+    count = mask_size(fraction, values.numel())
+    mask, threshold = largest_of(values, count)
+    ordered = values.flatten().sort(descending=True).values
+    assert threshold == float(ordered[count - 1])
+    assert int(mask.sum()) == count
+    assert torch.equal(values[mask].sort(descending=True).values, ordered[:count])
