@@ -9,16 +9,18 @@ from matplotlib.figure import Figure
 
 from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
+from driftlab_analyses.seeds import methods_of
 from driftlab_analyses.style import footnote, new_figure
 
 _TOWER = re.compile("visual|vision|audio|encoder|decoder")
+_COLUMNS = 4
 _ORDER = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def table(results: ResultsDir, measure: str = "nss", label: str | None = None) -> pd.DataFrame:
     """Return ``measure`` by run, layer and role at one checkpoint of each run, its last by default.
 
-    Experts of one layer are averaged.
+    Experts of one layer are averaged, and so are the seeds of a study's methods.
 
     Raises
     ------
@@ -35,6 +37,9 @@ def table(results: ResultsDir, measure: str = "nss", label: str | None = None) -
         rows = rows[rows["label"] == label]
     if rows.empty:
         raise ResultsError(f"{results.path}: no layer has {measure!r} at checkpoint {label or 'last'}.")
+    methods = methods_of(results)
+    if methods:
+        rows = rows.assign(run=rows["run"].map(methods))
     keys = ["run", "label", "layer", "role"]
     means = rows.groupby(keys, sort=False)[measure].agg(["mean", "size"]).reset_index()
     return means.rename(columns={"mean": "value", "size": "n"}).assign(
@@ -47,10 +52,16 @@ def figure(table: pd.DataFrame) -> Figure:
     runs = list(dict.fromkeys(table["run"]))
     roles = sorted(set(table["role"]), key=_role_key)
     layers = sorted(set(table["layer"]))
-    fig = new_figure(1.6 + (0.42 * len(roles) + 0.5) * len(runs), 1.6 + min(6.0, 0.16 * len(layers) + 0.6))
-    axes = fig.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+    columns = min(len(runs), _COLUMNS)
+    lines = -(-len(runs) // columns)
+    height = 1.6 + min(6.0, 0.16 * len(layers) + 0.6)
+    fig = new_figure(1.6 + (0.42 * len(roles) + 0.5) * columns, height * lines)
+    grid_of_axes = fig.subplots(lines, columns, sharey=True, squeeze=False)
+    axes = grid_of_axes.ravel()
+    for ax in axes[len(runs) :]:
+        ax.set_axis_off()
     norm = _norm(table["value"].to_numpy())
-    for ax, run in zip(axes, runs, strict=True):
+    for ax, run in zip(axes, runs, strict=False):
         rows = table[table["run"] == run]
         grid = rows.pivot_table(index="layer", columns="role", values="value").reindex(index=layers, columns=roles)
         ax.set_facecolor("#dddddd")
@@ -61,10 +72,11 @@ def figure(table: pd.DataFrame) -> Figure:
         ax.set_xticks(np.arange(len(roles)) + 0.5, [_short(role) for role in roles], rotation=45, ha="right")
         ax.grid(False)
     step = max(1, len(layers) // 15)
-    axes[0].set_yticks(np.arange(0, len(layers), step) + 0.5, [str(layer) for layer in layers[::step]])
-    axes[0].set_ylabel("layer")
+    for ax in grid_of_axes[:, 0]:
+        ax.set_yticks(np.arange(0, len(layers), step) + 0.5, [str(layer) for layer in layers[::step]])
+        ax.set_ylabel("layer")
     fig.colorbar(mesh, ax=list(axes), label=str(table["measure"].iloc[0]), shrink=0.8)
-    footnote(fig, "One cell: one matrix" + ("." if table["n"].max() == 1 else " (mean over experts)."))
+    footnote(fig, "One cell: one matrix" + ("." if table["n"].max() == 1 else ", mean over experts or seeds."))
     return fig
 
 

@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
+from driftlab_analyses.seeds import fold, methods_of, seeds_note
 from driftlab_analyses.style import GREY, footnote, look, new_figure
 
 PANELS = {
@@ -26,7 +27,11 @@ _ALL_TICKS = 8
 
 
 def table(results: ResultsDir) -> pd.DataFrame:
-    """Return the model-wide summary of the four measures, one row a checkpoint and measure."""
+    """Return the model-wide summary of the four measures, one row a checkpoint and measure.
+
+    In a study with several seeds a line is a method: medians become means over seeds, and ``low`` and ``high`` their
+    range.
+    """
     summary = results.table("spectral_summary")
     model = summary[(summary["group_by"] == "model") & (summary["order"] > 0)]
     chosen = model[model["measure"].isin(PANELS)][_COLUMNS + _NULLS].copy()
@@ -34,11 +39,14 @@ def table(results: ResultsDir) -> pd.DataFrame:
         raise ResultsError(
             f"{results.path}: none of {', '.join(PANELS)} was measured, parameter_drift has nothing to draw."
         )
+    methods = methods_of(results)
+    if methods:
+        chosen = fold(chosen, methods, ["order", "label", "measure"], "median")
     return chosen.reset_index(drop=True)
 
 
 def figure(table: pd.DataFrame) -> Figure:
-    """Draw the four panels: median over matrices, band between the quartiles, dotted the null."""
+    """Draw the four panels: median over matrices, band between the quartiles (or seeds), dotted the null."""
     panels = [name for name in PANELS if name in set(table["measure"])]
     fig = new_figure(5.6, 1.25 * len(panels) + 1.0)
     axes = fig.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
@@ -51,7 +59,9 @@ def figure(table: pd.DataFrame) -> Figure:
     null = "; dotted: null (what an update of this size shows anyway)" if table["null_median"].notna().any() else ""
     counts = sorted(set(table["n"]))
     matrices = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    footnote(fig, f"Line: median over {matrices} matrices; band: quartiles{null}.")
+    seeds = int(table["n_seeds"].max()) if "n_seeds" in table else 0
+    band = f", {seeds_note(seeds)}" if seeds else "; band: quartiles"
+    footnote(fig, f"Line: median over {matrices} matrices{band}{null}.")
     return fig
 
 
@@ -60,10 +70,13 @@ def _panel(ax: Axes, rows: pd.DataFrame, runs: list[str], label: str, scale: flo
         line = rows[rows["run"] == run].sort_values("order")
         style = look(runs.index(run))
         x = line["order"].to_numpy()
-        ax.fill_between(x, scale * line["q25"], scale * line["q75"], color=style["color"], alpha=0.18, linewidth=0)
+        seeds = "n_seeds" in line
+        low, high = ("low", "high") if seeds else ("q25", "q75")
+        ax.fill_between(x, scale * line[low], scale * line[high], color=style["color"], alpha=0.18, linewidth=0)
         if line["null_median"].notna().any():
-            low, high = scale * line["null_q25"], scale * line["null_q75"]
-            ax.fill_between(x, low, high, color=style["color"], alpha=0.09, linewidth=0)
+            if not seeds:
+                under, over = scale * line["null_q25"], scale * line["null_q75"]
+                ax.fill_between(x, under, over, color=style["color"], alpha=0.09, linewidth=0)
             ax.plot(x, scale * line["null_median"], ":", color=style["color"], linewidth=1.4)
         ax.plot(x, scale * line["median"], **style, markersize=5, linewidth=1.6, label=run)
     ax.set_ylabel(label)

@@ -15,6 +15,7 @@ from driftlab_cli.figures import figures
 from driftlab_cli.ls import ls
 from driftlab_cli.mmd import mmd
 from driftlab_cli.report import report
+from driftlab_cli.study import study
 from driftlab_cli.svd import svd
 from driftlab_cli.train import train
 
@@ -48,6 +49,7 @@ app.command()(svd)
 app.command()(mmd)
 app.command()(figures)
 app.command()(report)
+app.command()(study)
 app.command()(train)
 
 

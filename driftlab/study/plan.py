@@ -20,15 +20,15 @@ class Measure:
     Attributes
     ----------
     every : int
-        Take every n-th checkpoint for weights and policy.
+        Take every n-th checkpoint for the weights.
     method, null : str
         As ``driftlab svd`` has them.
     encoder : str
         As ``driftlab mmd`` and ``driftlab similarity`` have it.
     permutations, domain_texts : int
         Of the distances between domains: relabellings, and prompts of each domain.
-    policy_prompts : int
-        Prompts of each task whose responses the policy drift is taken on.
+    policy_prompts, policy_copies, policy_every : int
+        Prompts of each task and responses to each that the policy drift is taken on, at every n-th checkpoint.
     """
 
     every: int = 1
@@ -37,7 +37,9 @@ class Measure:
     encoder: str = "char-ngrams"
     permutations: int = 1999
     domain_texts: int = 200
-    policy_prompts: int = 16
+    policy_prompts: int = 8
+    policy_copies: int = 4
+    policy_every: int = 1
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,17 @@ class StudyPlan:
         """Return the comparisons it makes: every method with the reference, every control with its subject."""
         subjects = [(m.name, self.reference) for m in self.methods if not m.control_of and m.name != self.reference]
         return [*subjects, *((m.name, m.control_of) for m in self.methods if m.control_of)]
+
+    def describe(self) -> str:
+        """Return it as a table of lines: every run's settings that are not the defaults."""
+        default = TrainConfig().to_dict()
+        lines = [self.about, f"seeds {', '.join(map(str, self.seeds))}; compared with {self.reference}"]
+        for method in self.methods:
+            config = method.config(self.seeds[0]).to_dict()
+            own = {k: v for k, v in config.items() if v != default[k] and k not in ("name", "seed")}
+            subject = f" (control of {method.control_of})" if method.control_of else ""
+            lines.append(f"{method.name}{subject}: " + ", ".join(f"{name} {value}" for name, value in own.items()))
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON values, for the manifest."""
@@ -151,6 +164,20 @@ def make_plan(
         raise UsageError(f"Study: seeds: expected each once, found {chosen}.")
     completed = [one for method in methods for one in (method, *_controls(method, methods))]
     return StudyPlan(str(table.get("about", "")), tuple(chosen), tuple(completed), reference, _measure(table))
+
+
+def parse_seeds(text: str) -> list[int] | None:
+    """Read seeds separated by commas; None for an empty text.
+
+    Examples
+    --------
+    >>> parse_seeds("0,3"), parse_seeds("")
+    ([0, 3], None)
+    """
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(f"--seeds {text!r}: expected whole numbers separated by commas.")
+    return [int(part) for part in parts] or None
 
 
 def _method(name: str, settings: Any, shared: dict[str, Any]) -> Method:

@@ -1,4 +1,4 @@
-"""Train the runs of a study, each in a process of its own with one thread, and pick up where a kill left them."""
+"""Make the runs of a study, each in a process of its own with one thread, and pick up where a kill left them."""
 
 import multiprocessing
 import os
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from driftlab.errors import DriftlabError
+from driftlab.results import ResultsDir
 from driftlab.study.plan import Method, StudyPlan
-from driftlab.training.config import TrainConfig
 
 _POLL = 0.5
 Progress = Callable[[int, str], None]
@@ -37,36 +37,47 @@ class StudyRun:
 
 
 def study_runs(plan: StudyPlan, folder: Path) -> list[StudyRun]:
-    """Return the runs of a study, a seed of all methods after the other."""
-    return [StudyRun(method, seed, folder / f"{method.name}-s{seed}") for seed in plan.seeds for method in plan.methods]
+    """Return the runs of a study in its folder, the methods of one seed after those of another."""
+    return [
+        StudyRun(method, seed, folder / "runs" / f"{method.name}-s{seed}")
+        for seed in plan.seeds
+        for method in plan.methods
+    ]
 
 
-def train_runs(
-    runs: list[StudyRun], *, workers: int, device: str, on_step: Progress, on_done: Callable[[StudyRun], None]
+def make_runs(
+    plan: StudyPlan, runs: list[StudyRun], results: ResultsDir, *, workers: int, device: str, on_step: Progress
 ) -> dict[str, str]:
-    """Train runs, ``workers`` at a time, resuming those that were begun.
+    """Train runs and measure their policy, ``workers`` at a time, resuming those that were begun.
 
     Parameters
     ----------
+    plan : StudyPlan
     runs : list of StudyRun
+    results : ResultsDir
+        Its manifest keeps which runs are done.
     workers : int
         Processes at a time.
     device : str
         Where each trains.
     on_step : callable
         Called with (steps taken, run name) as the logs grow.
-    on_done : callable
-        Called with each run that has ended well.
 
     Returns
     -------
     dict of str to str
         Why a run failed, by name; the others go on.
     """
+    done = list(results.manifest()["commands"]["study"].get("done", []))
     failed: dict[str, str] = {}
+    for run in runs:
+        if run.name in done:
+            on_step(run.steps, run.name)
     with _processes(workers) as pool:
         waiting: dict[Future[str], StudyRun] = {
-            pool.submit(_train, run.method.config(run.seed), run.folder, device, os.getpid()): run for run in runs
+            pool.submit(_make, plan, run, results.path / "policies" / run.name, device, os.getpid()): run
+            for run in runs
+            if run.name not in done
         }
         seen = dict.fromkeys((run.name for run in runs), 0)
         while waiting:
@@ -79,7 +90,8 @@ def train_runs(
                 if problem:
                     failed[run.name] = problem
                 else:
-                    on_done(run)
+                    done.append(run.name)
+                    results.update(done=done)
     return failed
 
 
@@ -102,23 +114,25 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _train(config: TrainConfig, folder: Path, device: str, parent: int) -> str:
-    """Train one run to its end and return what went wrong, if anything; runs in a process of its own."""
+def _make(plan: StudyPlan, run: StudyRun, policy: Path, device: str, parent: int) -> str:
+    """Make one run and return what went wrong, if anything; runs in a process of its own."""
     import torch
 
+    from driftlab.study.policy import measure_run_policy
     from driftlab.training.trainer import prepare, train
 
     torch.set_num_threads(1)
 
-    def alone(_: object) -> None:  # a study that was killed must not go on writing beside its own rerun
+    def alone(*_: object) -> None:  # a study that was killed must not go on writing beside its own rerun
         if os.getppid() != parent:
             os._exit(1)
 
-    begun = (folder / "run.json").is_file()
-    if folder.exists() and not begun:  # killed while it was being made
-        shutil.rmtree(folder)
+    begun = (run.folder / "run.json").is_file()
+    if run.folder.exists() and not begun:  # killed while it was being made
+        shutil.rmtree(run.folder)
     try:
-        train(prepare(config, device), folder, resume=begun, on_step=alone)
+        train(prepare(run.method.config(run.seed), device), run.folder, resume=begun, on_step=alone)
+        measure_run_policy(plan, run.name, run.folder, policy, device, alone)
     except DriftlabError as error:
         return str(error)
     return ""
