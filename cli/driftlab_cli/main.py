@@ -12,6 +12,7 @@ import typer
 from driftlab import __version__
 from driftlab.errors import DriftlabError, UsageError
 from driftlab_cli.figures import figures
+from driftlab_cli.forgetting import forgetting
 from driftlab_cli.ls import ls
 from driftlab_cli.mmd import mmd
 from driftlab_cli.report import report
@@ -47,6 +48,7 @@ def _driftlab(
 app.command()(ls)
 app.command()(svd)
 app.command()(mmd)
+app.command()(forgetting)
 app.command()(figures)
 app.command()(report)
 app.command()(study)

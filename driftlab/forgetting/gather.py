@@ -73,7 +73,7 @@ def _one_metric(table: pd.DataFrame, metrics: Sequence[str], remarks: list[str])
         counts = rows["metric"].value_counts(sort=False)
         choice = wanted.get(str(task), wanted.get(""))
         if choice not in counts:
-            choice = counts.idxmax()
+            choice = str(counts.idxmax())
         others = [metric or "(unnamed)" for metric in counts.index if metric != choice]
         if others and str(task) not in wanted and "" not in wanted:
             remarks.append(
@@ -114,9 +114,10 @@ def _share_base(table: pd.DataFrame, remarks: list[str]) -> pd.DataFrame:
     runs = table.loc[~only, "run"].drop_duplicates()
     if shared.empty or runs.empty:
         return table
-    if shared["run"].nunique() > 1:
+    owners = list(dict.fromkeys(shared["run"]))
+    if len(owners) > 1:
         raise DataError(
-            f"Base: expected one model that all runs started from, found {', '.join(shared['run'].unique())}.",
+            f"Base: expected one model that all runs started from, found {', '.join(owners)}.",
             "Give each run its own base rows, or leave the others out.",
         )
     parts = [table[~only]]
@@ -125,18 +126,18 @@ def _share_base(table: pd.DataFrame, remarks: list[str]) -> pd.DataFrame:
         own = set(rows.loc[is_base(rows), "task"])
         first = rows.iloc[0]
         parts.append(shared[~shared["task"].isin(own)].assign(run=run, method=first["method"], seed=first["seed"]))
-    remarks.append(f"The base of {len(runs)} runs is the one evaluated as {shared['run'].iloc[0]!r}.")
+    remarks.append(f"The base of {len(runs)} runs is the one evaluated as {owners[0]!r}.")
     return pd.concat(parts, ignore_index=True)
 
 
 def _ordered(
     table: pd.DataFrame, plans: Mapping[str, list[tuple[str, str]]], remarks: list[str]
 ) -> tuple[pd.DataFrame, dict[str, list[tuple[str, str]]]]:
-    """Number the checkpoints of each run from 0 for the base, and say where the stages of tables end."""
+    """Give the checkpoints of each run their numbers, 0 for the base, and say where the stages of tables end."""
     parts, found = [], {}
     ends: dict[tuple[str, str], float] = {}
     for (source, stage), rows in table.groupby(["source", "stage"]):
-        ends[source, stage] = rows["step"].max()
+        ends[str(source), str(stage)] = rows["step"].max()
     for run, rows in table.groupby("run", sort=False):
         labels = rows.groupby("label", sort=False)[["order", "global_step", "step", "stage", "source"]].first()
         stages = list(dict.fromkeys(stage for stage in labels["stage"] if stage))
@@ -169,22 +170,23 @@ def _compare_settings(table: pd.DataFrame, remarks: list[str]) -> None:
     for column in ("n", *EVALUATION):
         differ: dict[str, set[str]] = {}
         for (run, task), rows in table.groupby(["run", "task"], sort=False):
-            if rows[column].dropna().nunique() > 1:
+            if len(set(rows[column].dropna())) > 1:
                 differ.setdefault(str(task), set()).add(str(run))
         for task, runs in differ.items():
             values = table.loc[(table["task"] == task) & table["run"].isin(runs), column].dropna()
             what = "number of questions" if column == "n" else column
+            shown = ", ".join(f"{value:g}" for value in sorted(set(values)))
             remarks.append(
-                f"{task}: evaluated with different settings ({what} {', '.join(f'{v:g}' for v in sorted(set(values)))}) "
+                f"{task}: evaluated with different settings ({what} {shown}) "
                 f"in {', '.join(sorted(runs))}: part of the change may come from that."
             )
 
 
-def _rewards(
-    sources: Sequence[Scores], table: pd.DataFrame
-) -> dict[tuple[str, str, str], dict[str, float]]:
+def _rewards(sources: Sequence[Scores], table: pd.DataFrame) -> dict[tuple[str, str, str], dict[str, float]]:
     """Return the rewards in the unit that the scores now have."""
-    unit = {task: 100.0 if scale == "percent" else 1.0 for task, scale in zip(table["task"], table["scale"], strict=True)}
+    unit = {
+        task: 100.0 if scale == "percent" else 1.0 for task, scale in zip(table["task"], table["scale"], strict=True)
+    }
     return {
         key: {question: unit.get(key[2], 1.0) * reward for question, reward in values.items()}
         for one in sources

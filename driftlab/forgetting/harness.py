@@ -78,7 +78,7 @@ def _task_rows(content: dict[str, Any], task: str, found: dict[str, Any]) -> lis
                 "task": task,
                 "metric": metric if rule in ("", "none") else key,
                 "score": float(value),
-                "stderr": float(stderr) if _is_number(stderr) else None,
+                "stderr": stderr if _is_number(stderr) else None,
                 "n": _entry(content, "n-samples", task, "effective"),
                 "better": "lower" if better is False else "higher",
                 "shots": _entry(content, "n-shot", task),

@@ -52,8 +52,8 @@ class Estimate:
     n_paired : int
         Questions that all scores of the combination share; 0 if it is not paired.
     source : str
-        ``samples`` (paired questions), ``stderr``, ``counts`` (binomial), a mixture such as ``stderr+counts``, or
-        ``none``.
+        ``samples`` (paired questions), ``stderr``, ``counts`` (binomial), a mixture such as ``counts+stderr``,
+        ``exact`` (a score less itself), or ``none``.
     """
 
     value: float
@@ -81,7 +81,7 @@ def combine(terms: Terms, value: float | None = None) -> Estimate:
     Parameters
     ----------
     terms : sequence of (float, Cell)
-        Weights and scores.
+        Weights and scores. A score less itself is 0 without any uncertainty.
     value : float, optional
         The number itself where the sum is only its linearisation (a ratio).
 
@@ -104,6 +104,9 @@ def combine(terms: Terms, value: float | None = None) -> Estimate:
     >>> round(change.low, 2), change.value, round(change.high, 2), change.source
     (-3.79, 10.0, 23.39, 'counts')
     """
+    terms = _merged(terms)
+    if not terms:
+        return Estimate(0.0, 0.0, 0.0, 0.0, source="exact")
     plain = sum(weight * cell.score for weight, cell in terms)
     shown = plain if value is None else value
     shared = _shared(terms)
@@ -134,7 +137,8 @@ def mean_of(estimates: Sequence[Estimate]) -> Estimate:
     value = sum(one.value for one in estimates) / len(estimates)
     variance = sum(one.variance for one in estimates) / len(estimates) ** 2
     half = Z * math.sqrt(variance)
-    source = "+".join(sorted({part for one in estimates for part in one.source.split("+")}))
+    sources = {part for one in estimates for part in one.source.split("+")}
+    source = "+".join(sorted(sources - {"exact"} or sources))
     return Estimate(value, value - half, value + half, variance, sum(one.n_paired for one in estimates), source)
 
 
@@ -179,6 +183,15 @@ def transitions(before: Cell, after: Cell) -> tuple[int, float, float]:
     was = np.array([before.rewards[key] >= level for key in shared])
     is_now = np.array([after.rewards[key] >= level for key in shared])
     return len(shared), float((was & ~is_now).mean()), float((~was & is_now).mean())
+
+
+def _merged(terms: Terms) -> Terms:
+    """Add the weights of one and the same score: less itself it is exactly 0."""
+    weights: dict[int, float] = {}
+    cells = {id(cell): cell for _, cell in terms}
+    for weight, cell in terms:
+        weights[id(cell)] = weights.get(id(cell), 0.0) + weight
+    return [(weight, cells[key]) for key, weight in weights.items() if weight]
 
 
 def _shared(terms: Terms) -> list[str]:

@@ -8,8 +8,9 @@ import pandas as pd
 from driftlab.errors import DataError, UsageError
 from driftlab.forgetting.harness import read_harness
 from driftlab.forgetting.run_scores import read_run_scores
-from driftlab.forgetting.score_tables import is_table, read_table
+from driftlab.forgetting.score_tables import is_table, read_frame, read_table
 from driftlab.forgetting.scores import BASE, Scores
+from driftlab.results import ResultsDir
 from driftlab.runlog import read_runs
 
 
@@ -64,3 +65,18 @@ def _results_file(text: str) -> tuple[pd.DataFrame, list[str]]:
         stage=(stage or label) if is_stage else "",
         step=float(step) if stage and step.isdecimal() else float("nan"),
     ), remarks
+
+
+def read_pairs(path: Path) -> pd.DataFrame:
+    """Read a table of distances: ``mmd`` of a results folder, or a CSV, TSV or Parquet file of that form.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read.
+    """
+    if path.is_dir():
+        return ResultsDir.open(path).table("mmd")
+    if not is_table(path):
+        raise DataError(f"{path}: expected a results folder of driftlab mmd or a table of pairs, found neither.")
+    return read_frame(_existing(str(path)))

@@ -48,7 +48,7 @@ def _text(run: RunLog, setting: str) -> str:
 
 def _rows(run: RunLog) -> pd.DataFrame:
     table = run.table("scores")
-    table["eval_seed"] = run.scores["seed"] if "seed" in run.scores else None
+    table["eval_seed"] = run.scores.get("seed")
     labels = list(dict.fromkeys(table["label"]))
     if "global_step" in table:
         first = table.groupby("label")["global_step"].first()

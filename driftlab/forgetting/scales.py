@@ -128,7 +128,7 @@ def _within(table: pd.DataFrame) -> None:
 
 def _one_scale_a_task(table: pd.DataFrame) -> None:
     for task, part in table.groupby("task"):
-        if part["scale"].nunique() > 1:
+        if len(set(part["scale"])) > 1:
             raise DataError(
                 f"Task {task!r}: expected one scale, found percents and raw numbers.",
                 f"Give --scale {task}=raw, or leave one of them out.",

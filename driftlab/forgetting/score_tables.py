@@ -51,7 +51,7 @@ def read_table(path: Path) -> tuple[pd.DataFrame, list[str]]:
     DataError
         If it cannot be read, has no run, no checkpoint, or no score.
     """
-    frame = _read(path).rename(columns=lambda name: _column(str(name)))
+    frame = read_frame(path).rename(columns=lambda name: _column(str(name)))
     if frame.empty:
         raise DataError(f"{path}: expected scores, found no rows.")
     twice = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
@@ -69,7 +69,14 @@ def read_table(path: Path) -> tuple[pd.DataFrame, list[str]]:
     return normal(frame).assign(global_step=_numbers(frame, "global_step")), remarks
 
 
-def _read(path: Path) -> pd.DataFrame:
+def read_frame(path: Path) -> pd.DataFrame:
+    """Read a CSV or TSV file, every cell as text, or a Parquet file.
+
+    Raises
+    ------
+    DataError
+        If it is none of these.
+    """
     try:
         if path.name.lower().endswith(".parquet"):
             return pd.read_parquet(path)
@@ -90,9 +97,10 @@ def _column(name: str) -> str:
 
 def _melt(path: Path, frame: pd.DataFrame, remarks: list[str]) -> pd.DataFrame:
     """Turn a wide table into a long one."""
-    keys = [name for name in frame if name in _ENTERED]
-    whole = [name for name in _SUFFIXED if name in frame]
-    rest = [name for name in frame if name not in _ENTERED and name not in whole]
+    names = [str(name) for name in frame]
+    keys = [name for name in names if name in _ENTERED]
+    whole = [name for name in _SUFFIXED if name in names]
+    rest = [name for name in names if name not in _ENTERED and name not in whole]
     beside = {f"{task}_{kind}" for task in rest for kind in _SUFFIXED} & set(rest)
     tasks = [name for name in rest if name not in beside and _has_number(frame[name])]
     left = [name for name in rest if name not in beside and name not in tasks]
