@@ -89,4 +89,7 @@ def _draw(name: str, results: ResultsDir, stem: Path) -> Path:
     module = import_module(f"driftlab_analyses.{name}")
     with styled():
         table = module.table(results)
-        return save(module.figure(table), table, stem)[1]
+        files = save(module.figure(table), table, stem)
+    if hasattr(module, "write_beside"):
+        module.write_beside(table, stem)
+    return files[1]

@@ -73,5 +73,21 @@ def _remarks(runs: Sequence[History], changes: pd.DataFrame) -> list[str]:
         f"Stage {stage}: no task bears its name, so none counts as its own (--train-task {stage}=TASK)."
         for stage in without
     ]
+    found += _bases(runs)
     counts = changes.loc[changes["status"] != "ok", "reason"].value_counts(sort=False)
     return found + [f"{count} changes have no per cent: {reason}." for reason, count in counts.items()]
+
+
+def _bases(runs: Sequence[History]) -> list[str]:
+    """Name runs of one seed whose bases scored differently: what they gained is not measured from one place."""
+    found = []
+    first: dict[float | None, History] = {}
+    for history in runs:
+        other = first.setdefault(history.seed, history)
+        here, there = (
+            {task: run.cells[run.base, task].score for task in run.tasks if (run.base, task) in run.cells}
+            for run in (history, other)
+        )
+        if any(here[task] != there[task] for task in here.keys() & there.keys()):
+            found.append(f"{history.run} started from another base than {other.run}, or it was evaluated differently.")
+    return found
