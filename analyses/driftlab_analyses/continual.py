@@ -16,6 +16,7 @@ from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
 from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.dynamics import root_axis
+from driftlab_analyses.score_means import source_of
 from driftlab_analyses.style import COLOURS, MARKERS, footnote, new_figure
 
 OOD = "OOD"
@@ -41,7 +42,7 @@ def table(results: ResultsDir) -> pd.DataFrame:
     parts = [_over_seeds(trained, "lines", ["task"]), _mean_over_tasks(untrained)]
     parts.append(_over_seeds(untrained[last], "bars", ["task"]))
     found = pd.concat([part for part in parts if len(part)], ignore_index=True)
-    return found.reindex(columns=_COLUMNS)
+    return found.reindex(columns=_COLUMNS).assign(source=source_of(results))
 
 
 def _over_seeds(rows: pd.DataFrame, panel: str, by: Sequence[str]) -> pd.DataFrame:
@@ -57,16 +58,19 @@ def _over_seeds(rows: pd.DataFrame, panel: str, by: Sequence[str]) -> pd.DataFra
 
 
 def _mean_over_tasks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean over the untrained tasks that every run has at every stage.
+    """Return the mean over the untrained tasks that every run has after its last stage, where all of them are known.
 
     One run gets no interval: its tasks are no sample of others.
     """
-    checkpoints = len(rows[["run", "label"]].drop_duplicates())
-    rows = rows[rows.groupby("task")["run"].transform("size") == checkpoints]
-    if rows.empty:
+    last = rows[rows["stage_index"] == rows.groupby("run")["stage_index"].transform("max")]
+    seen = last.groupby("task")["run"].nunique()
+    common = seen.index[seen == rows["run"].nunique()]
+    if common.empty:
         return pd.DataFrame(columns=_COLUMNS)
     keys = ["method", "stage_index", "label", "run"]
-    means = rows.groupby(keys, sort=False).agg(change=("change", "mean"), n_tasks=("task", "nunique")).reset_index()
+    shared = rows[rows["task"].isin(common)].groupby(keys, sort=False)
+    means = shared.agg(change=("change", "mean"), n_tasks=("task", "nunique")).reset_index()
+    means = means[means["n_tasks"] == len(common)]
     found = means.groupby(keys[:-1], sort=False).agg(
         mean=("change", "mean"), low=("change", "min"), high=("change", "max"), n_seeds=("run", "nunique"),
         n_tasks=("n_tasks", "max"),
@@ -159,4 +163,5 @@ def _words(table: pd.DataFrame) -> list[str]:
     number = table.loc[table["task"] == OOD, "n_tasks"]
     ood = f" OOD: mean over {number.max():.0f} tasks that no stage trains and every run has." if len(number) else ""
     axis = "Axis: symmetric square root."
-    return [f"Change of the score in % of the base's. {'; '.join(said).capitalize()}.{ood} {axis}"]
+    source = [str(table["source"].iloc[0])] if table["source"].iloc[0] else []
+    return [f"Change of the score in % of the base's. {'; '.join(said).capitalize()}.{ood} {axis}", *source]

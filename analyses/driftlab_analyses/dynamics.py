@@ -1,6 +1,7 @@
 """Curves along the training steps, shared by the figures that show them: mean over seeds, range, stage boundaries."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ NAMES = {
 _KEYS = ["method", "line", "stage", "global_step", "measure"]
 
 
-def teacher_name(row: "pd.Series[object] | Mapping[str, object]") -> str:
+def teacher_name(row: Mapping[Any, Any]) -> str:
     """Return a teacher as legends call it.
 
     Examples
@@ -35,9 +36,9 @@ def teacher_name(row: "pd.Series[object] | Mapping[str, object]") -> str:
     """
     teacher = str(row["teacher"])
     if teacher == "ema":
-        return f"EMA {100 * float(str(row['ema_rate'])):.3g} %"
+        return f"EMA {100 * float(row['ema_rate']):.3g} %"
     if teacher == "stable":
-        return f"stable, k {float(str(row['teacher_k'])):g}, γ {float(str(row['teacher_gamma'])):.2g}"
+        return f"stable, k {float(row['teacher_k']):g}, γ {float(row['teacher_gamma']):.2g}"
     return {"frozen": "frozen, 0 %"}.get(teacher, teacher)
 
 

@@ -14,6 +14,7 @@ from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
 from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.dynamics import root_axis
+from driftlab_analyses.score_means import source_of
 from driftlab_analyses.style import COLOURS, GREY, MARKERS, footnote, new_figure
 
 PANELS = {"gain": "Gain (%)", "forgetting": "Forgetting (%)", "change": "Signed change (%)"}
@@ -34,7 +35,7 @@ def table(results: ResultsDir) -> pd.DataFrame:
         intervals = fits["c_interval"] if "c_interval" in fits else pd.Series(None, index=fits.index, dtype=object)
         found[name] = intervals.map(lambda pair, place=place: _entry(pair, place)).reindex(keys).to_numpy(dtype=float)
     found["c"] = fits["c"].reindex(keys).to_numpy(dtype=float) if "c" in fits else np.nan
-    return found.assign(draws=content["bootstrap"]["draws"], source=content.get("source", ""))
+    return found.assign(draws=content["bootstrap"]["draws"], source=source_of(results))
 
 
 def _entry(pair: object, place: int) -> float:
@@ -91,7 +92,10 @@ def _legends(fig: Figure, methods: list[str], stages: list[str]) -> None:
 def _words(table: pd.DataFrame, points: pd.DataFrame, methods: list[str]) -> str:
     one = points[points["outcome"] == "change"]
     seeds = one.groupby("method")["seed"].nunique().clip(lower=1)
-    counts = ", ".join(f"{m} {int((one['method'] == m).sum())} points, {seeds[m]} seed(s)" for m in methods)
+    counts = "; ".join(
+        f"{m} {int((one['method'] == m).sum())} points" + (f", {seeds[m]} seeds" if seeds[m] > 1 else "")
+        for m in methods
+    ) + ("; one seed each" if (seeds == 1).all() else "")
     fits = table[table["what"] == "fit"].drop_duplicates(["method", "outcome"])
     bends = [
         f"{row['method']} {row['outcome']} {row['c']:.0f} [{row['c_low']:.0f}, {row['c_high']:.0f}]"

@@ -2,6 +2,8 @@
 
 import pandas as pd
 
+from driftlab.results import ResultsDir
+
 _Z = 1.959963984540054
 
 
@@ -31,6 +33,11 @@ def final_means(scores: pd.DataFrame, changes: pd.DataFrame) -> pd.DataFrame:
     return _over_seeds(runs)
 
 
+def source_of(results: ResultsDir) -> str:
+    """Return where the user said the scores come from."""
+    return str(results.manifest()["commands"].get("forgetting", {}).get("source") or "")
+
+
 def _means(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     squared = rows["stderr"] ** 2 if column == "score" else rows["stderr"] * float("nan")
     keys = ["method", "run", "group"]
@@ -47,7 +54,7 @@ def _over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()  # fmt: skip
     alone = found["n_seeds"] == 1
     found["low"] = found["low"].where(~alone, found["mean"] - found["half"])
-    found["high"] = found["high"].where(~alone, found["mean"] + found["half"])
+    found["high"] = found["high"].where(~alone, (found["mean"] + found["half"]).clip(upper=100))
     return found.drop(columns="half")
 
 

@@ -5,8 +5,10 @@ beside it. A best value is set bold only where its method is separated from ever
 """
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -38,8 +40,8 @@ def table(results: ResultsDir) -> pd.DataFrame:
         at = own["stage_index"].max()
         last = own[own["stage_index"] == at]
         if (last["n_seeds"] == 1).all():
-            name = runs["method"].eq(method) if method in set(runs["method"]) else runs["run"].eq(method)
-            last = runs[name & (runs["stage_index"] == at)]
+            mine = runs["method"].eq(method) if method in set(runs["method"]) else runs["run"].eq(method)
+            last = runs[mine & (runs["stage_index"] == at)]
         base = _rows(BASE, last, {"base": "", "ood_base": ""}, {"base": "Last", "ood_base": "OOD"})
         if _values(base) not in bases:
             name = BASE if not bases else f"{BASE} of {method}"
@@ -78,11 +80,12 @@ def _best(found: pd.DataFrame, differences: pd.DataFrame) -> "pd.Series[bool]":
     best = pd.Series(False, index=found.index)
     means = found[(found["kind"] == "mean") & ~_is_base(found["method"]) & found["value"].notna()]
     for column, rows in means.groupby("column"):
-        top = rows["value"].idxmax()
-        name = rows.loc[top, "method"]
+        place = int(rows["value"].argmax())
+        name = rows["method"].iloc[place]
         pairs = differences[(differences["metric"] == metric[str(column)]) & (differences["task"] == "")]
         own = pairs[(pairs["method"] == name) | (pairs["other"] == name)]
-        best[top] = len(own) == len(rows) - 1 > 0 and bool((own["verdict"] == "separated").all())
+        separated = len(own) == len(rows) - 1 > 0 and bool((own["verdict"] == "separated").all())
+        best |= separated & (best.index == rows.index[place])
     return best
 
 
@@ -99,10 +102,10 @@ def grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]], list[list[boo
     return ["Method", *order], cells, best
 
 
-def _text(cell: dict[str, object] | None) -> str:
-    if cell is None or math.isnan(float(str(cell["value"]))):
+def _text(cell: Mapping[Any, Any] | None) -> str:
+    if cell is None or math.isnan(cell["value"]):
         return "–"
-    value, low, high = (float(str(cell[name])) for name in ("value", "low", "high"))
+    value, low, high = (float(cell[name]) for name in ("value", "low", "high"))
     return f"{value:.1f}" if math.isnan(low) else f"{value:.1f} ± {max(value - low, high - value):.1f}"
 
 

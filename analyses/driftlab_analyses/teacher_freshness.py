@@ -28,6 +28,8 @@ def table(results: ResultsDir) -> pd.DataFrame:
         raise ResultsError(
             f"{results.path}: no run was distilled from a teacher, teacher_freshness has nothing to draw."
         )
+    if len({teacher_name(row) for row in distilled.drop_duplicates("method").to_dict("records")}) < 2:
+        raise ResultsError(f"{results.path}: all distilled runs have one teacher, teacher_freshness compares nothing.")
     lines = named_lines(distilled)
     curves = step_curves(distilled.assign(line=distilled["method"].map(lines)), MEASURES)
     means = final_means(results.table("scores"), results.table("forgetting"))

@@ -41,6 +41,7 @@ def forgetting(
     metric: Annotated[
         list[str] | None, typer.Option(metavar="[TASK=]METRIC", help="Which metric, where a task has several.")
     ] = None,
+    source: Annotated[str, typer.Option(help="Where the scores come from; said under the figures.")] = "",
     draws: Annotated[int, typer.Option(help="Resamples of the curve's band.", min=1)] = 2000,
     seed: Seed = 0,
     resume: Resume = False,
@@ -78,7 +79,7 @@ def forgetting(
         results.write_json("curve", study.curve)
     for name in reversed(study.tables):
         results.write_table(name, study.tables[name])
-    results.finish(remarks=study.remarks)
+    results.finish(remarks=study.remarks, source=source)
     if csv:
         for name in study.tables:
             results.write_csv(name)
@@ -99,7 +100,10 @@ def _report(say: Output, results: "ResultsDir", remarks: list[str]) -> None:
         curve = results.read_json("curve") if results.has("curve") else None
         say.result(last, extra={"out": str(results.path), "differences": differences, "curve": curve})
         return
-    say.result(last[["run", *_SHOWN[2:]]], title="Each run after its last stage; intervals 95 %\n")
+    known = last[last["value"].notna()]
+    say.result(known[["run", *_SHOWN[2:]]], title="Each run after its last stage; intervals 95 %\n")
+    if len(known) < len(last):
+        say.note(f"{len(last) - len(known)} metrics have no value; forgetting_summary says why")
     over = means[(means["level"] == "method") & (means["n_seeds"] > 1)]
     if len(over):
         over = over[over["stage_index"] == over.groupby("method")["stage_index"].transform("max")]
