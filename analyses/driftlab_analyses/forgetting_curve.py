@@ -18,7 +18,7 @@ from driftlab_analyses.score_means import source_of
 from driftlab_analyses.style import COLOURS, GREY, MARKERS, footnote, new_figure
 
 PANELS = {"gain": "Gain (%)", "forgetting": "Forgetting (%)", "change": "Signed change (%)"}
-_TICKS = (-100, -75, -50, -25, -10, -2, 0, 2, 10, 25, 50, 75, 100, 150, 200, 400)
+_TICKS = (-100, -75, -50, -25, -10, -5, -2, 0, 2, 5, 10, 25, 50, 75, 100, 150, 200, 400)
 _COLUMNS = ["what", "outcome", "run", "method", "seed", "stage", "task", "x", "y", "low", "high"]
 
 

@@ -58,7 +58,7 @@ def read_distances(pairs: pd.DataFrame, names: Mapping[str, str]) -> "Distances"
         )
     values = pd.to_numeric(pairs[column], errors="coerce")
     if not np.isfinite(values).all():
-        raise DataError(f"Distances: expected numbers in {column}, found {pairs[column][values.isna()].iloc[0]!r}.")
+        raise DataError(f"Distances: expected numbers in {column}, found '{pairs[column][values.isna()].iloc[0]}'.")
     found = {
         frozenset((str(left), str(right))): float(value)
         for left, right, value in zip(pairs["left"], pairs["right"], values, strict=True)

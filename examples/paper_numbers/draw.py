@@ -1,9 +1,9 @@
 """Draw the published numbers of arXiv 2607.01763 in the form of its Figures 5 and 6.
 
 ``scores.csv`` holds relative changes read off the two figures, within about 2 points. In Figure 5 the points of models
-trained on ToolUse and Coding cover each other and were not read; GPQA and MMLU-R lie at one distance from Math, and which
-of the two values belongs to which is a guess. ``distances.csv`` holds the values printed in the paper's heat map, divided
-by 100: that they are 100 x squared MMD is inferred. All of them are facts of the paper, not results of driftlab.
+trained on ToolUse and Coding cover each other and were not read; GPQA and MMLU-R lie at one distance from Math, and
+which of the two values belongs to which is a guess. ``distances.csv`` holds the values printed in the paper's heat map,
+divided by 100: that they are 100 x squared MMD is inferred. All are facts of the paper, not results of driftlab.
 
     python examples/paper_numbers/draw.py OUT
 """
