@@ -75,6 +75,7 @@ def forgetting(
     results = ResultsDir.create(
         out, command="forgetting", config=config, argv=sys.argv[1:], tables=TABLES, resume=resume, force=force
     )
+    (results.path / "curve.json").unlink(missing_ok=True)  # of an earlier run, perhaps with distances
     if study.curve is not None:
         results.write_json("curve", study.curve)
     for name in reversed(study.tables):
