@@ -9,7 +9,7 @@ import pandas as pd
 
 from driftlab.errors import DataError, UsageError
 from driftlab.forgetting.changes import change
-from driftlab.forgetting.history import History
+from driftlab.forgetting.history import IN_DOMAIN, History
 from driftlab.forgetting.quadratic import DRAWS, Parabola, fit_parabola
 
 OUTCOMES = ("gain", "forgetting", "change")
@@ -132,7 +132,15 @@ def measure_curve(
         fit = fit_parabola(
             part["x"].to_numpy(dtype=float), part["y"].to_numpy(dtype=float), list(part["task"]), draws=draws, seed=seed
         )
-        fits.append(_described(method, outcome, fit, part))
+        others = part[part["kind"] != IN_DOMAIN]
+        away = fit_parabola(
+            others["x"].to_numpy(dtype=float),
+            others["y"].to_numpy(dtype=float),
+            list(others["task"]),
+            draws=draws,
+            seed=seed,
+        )
+        fits.append(_described(method, outcome, fit, part) | {"without_in_domain": _bend(away, len(others))})
         if isinstance(fit, Parabola):
             grid = {"x": fit.x, "y": fit.y, "low": fit.low, "high": fit.high}
             bands.append(pd.DataFrame(grid).assign(what="fit", method=method, outcome=outcome))
@@ -214,6 +222,13 @@ def _described(method: str, outcome: str, fit: Parabola | str, part: pd.DataFram
         },
         "reason": "; ".join(said),
     }
+
+
+def _bend(fit: Parabola | str, points: int) -> dict[str, Any]:
+    """Return c without the tasks just trained: their gain at short distance alone can bend a curve."""
+    if isinstance(fit, str):
+        return {"points": points, "c": None, "c_interval": None, "reason": fit}
+    return {"points": points, "c": fit.c, "c_interval": [_json(fit.c_low), _json(fit.c_high)], "reason": ""}
 
 
 def _json(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 from score_support import MATRIX, long_rows, read
@@ -49,8 +50,17 @@ def test_fits_are_json_with_their_doubts(runs):
             assert fit["vertex_interval"] == [None, None]
             assert "the vertex is unbounded" in fit["reason"]
         assert len(fit["leave_one_task_out"]["fits"]) == 4
+        assert fit["points"] == 12
+        assert fit["without_in_domain"]["points"] == 9
     assert any(not fit["vertex_bounded"] for fit in content["fits"])
     assert "significant" not in json.dumps(content)
+
+
+def test_the_bend_without_the_tasks_just_trained(runs):
+    table, content = measure_curve(runs, read_distances(PAIRS, {}), draws=20)
+    others = table.query("what == 'point' and outcome == 'change' and kind != 'in-domain'")
+    expected = np.polyfit(others["x"].astype(float), others["y"].astype(float), 2)[0]
+    assert content["fits"][2]["without_in_domain"]["c"] == pytest.approx(expected)
 
 
 def test_points_without_distance_or_score_are_counted_with_their_reason(tmp_path):
