@@ -104,7 +104,7 @@ def _report(say: Output, results: "ResultsDir", remarks: list[str]) -> None:
     known = last[last["value"].notna()]
     say.result(known[["run", *_SHOWN[2:]]], title="Each run after its last stage; intervals 95 %\n")
     if len(known) < len(last):
-        say.note(f"{len(last) - len(known)} metrics have no value; forgetting_summary says why")
+        say.note(f"{len(last) - len(known)} of {len(last)} metrics have no value; forgetting_summary says why")
     over = means[(means["level"] == "method") & (means["n_seeds"] > 1)]
     if len(over):
         over = over[over["stage_index"] == over.groupby("method")["stage_index"].transform("max")]

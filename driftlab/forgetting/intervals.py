@@ -8,8 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from driftlab.contrasts import interval
+
 Z = 1.959963984540054
 """The 97.5 % point of the normal distribution: all intervals are 95 % intervals."""
+_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -155,14 +158,14 @@ def over_seeds(values: Sequence[float]) -> tuple[float, float, float, float]:
     >>> [round(number, 3) for number in over_seeds([1.0, 2.0, 3.0])]
     [2.0, -0.484, 4.484, 0.074]
     """
-    x: NDArray[np.float64] = np.asarray(values, dtype=float)
+    # Differences that are 0 but for rounding must not be told apart from 0 by their tiny spread.
+    x: NDArray[np.float64] = np.round(np.asarray(values, dtype=float), _DIGITS)
     mean = float(x.mean())
     if len(x) < 2:
         return mean, math.nan, math.nan, math.nan
     se = float(x.std(ddof=1)) / math.sqrt(len(x))
-    half = float(stats.t.ppf(0.975, len(x) - 1)) * se
     p = float(2 * stats.t.sf(abs(mean) / se, len(x) - 1)) if se > 0 else float(mean == 0)
-    return mean, mean - half, mean + half, p
+    return mean, *interval(x), p
 
 
 def transitions(before: Cell, after: Cell) -> tuple[int, float, float]:

@@ -101,3 +101,7 @@ def test_one_seed_has_no_interval_and_equal_seeds_are_no_chance():
     assert [math.isnan(x) for x in over_seeds([2.0])] == [False, True, True, True]
     assert over_seeds([2.0, 2.0]) == (2, 2, 2, 0)
     assert over_seeds([0.0, 0.0])[3] == 1
+
+
+def test_a_difference_that_is_rounding_alone_is_none():
+    assert over_seeds([1.1e-14, 1.2e-14, 1.15e-14]) == (0, 0, 0, 1)
