@@ -122,7 +122,7 @@ def test_what_could_not_be_measured_is_told(tmp_path, capsys):
     assert run(["forgetting", str(file), "-o", str(tmp_path / "o")]) == 0
     err = capsys.readouterr().err
     assert "warning: 3 changes have no per cent: the score before is 0: no per cent of it." in err
-    assert "1 of 12 metrics have no value; forgetting_summary says why" in err
+    assert "1 of 11 metrics have no value; forgetting_summary says why" in err
 
 
 def test_help_loads_none_of_the_heavy_libraries():
