@@ -24,6 +24,7 @@ PANELS = {
 _COLUMNS = ["run", "label", "stage", "step", "order", "measure", "n", "mean", "median", "q25", "q75", "error"]
 _NULLS = ["null_median", "null_q25", "null_q75", "verdict"]
 _ALL_TICKS = 8
+_LETTERS = 68  # that fit side by side in the legend, six of them for a line's sample
 
 
 def table(results: ResultsDir) -> pd.DataFrame:
@@ -55,7 +56,8 @@ def figure(table: pd.DataFrame) -> Figure:
         _panel(ax, table[table["measure"] == name], runs, *PANELS[name])
     _ticks(axes[-1], table)
     handles, labels = axes[0].get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside upper center", ncols=min(4, len(runs)))
+    columns = max(1, min(4, len(runs), _LETTERS // (max(map(len, runs)) + 6)))
+    fig.legend(handles, labels, loc="outside upper center", ncols=columns)
     null = "; dotted: null (what an update of this size shows anyway)" if table["null_median"].notna().any() else ""
     counts = sorted(set(table["n"]))
     matrices = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

@@ -11,7 +11,7 @@ from driftlab.spectral.update import WINDOW, Update, Window, mixing
 
 _CENTRE = 32
 _SAMPLE = 64
-_SAFETY = 5.0
+_SAFETY = 4.5
 _ROUNDING = 1e-8  # of ‖D‖_F in the diagonal of E; measured on 576 × 1536
 _FLOOR = 1.5e-7
 _CROWD = 0.1  # mixing with a third level beyond which pairs do not describe a level
@@ -92,7 +92,7 @@ def shift_error(update: Update, values: Tensor, T: Tensor, far: Tensor, rows: Te
     """Estimate the relative error of ‖σ(W1) − σ(W0)‖ from the third-order term of some of the singular values.
 
     Errors e_i of single values have no common sign, so the norm is off by about sqrt(Σ e_i² Δ_i²)/‖Δ‖. Three times
-    that is taken, beside the sampled Σ e_i Δ_i itself and Σ e_i²; all five times, and more by the square root of how
+    that is taken, beside the sampled Σ e_i Δ_i itself and Σ e_i²; all 4.5 times, and more by the square root of how
     many levels share one place (``crowd``), for what close neighbours in a window add to each other. Rounding of
     float32 products comes on top. Couplings of second order to distant levels, which are left out of the values,
     count as if they were errors. ``T`` and ``far`` are rows of the mixing and of what is outside the row's window.

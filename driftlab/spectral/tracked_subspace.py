@@ -11,7 +11,7 @@ from driftlab.spectral.update import WINDOW, Update, Window
 _STEPS = 8
 _FLOOR = 4e-7  # relative rounding of float32 products in an angle, thirty times that near 90°
 _CONTRAST = 1e-7
-_SAFETY = 3.0
+_SAFETY = 2.6
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,9 @@ def _angles(update: Update, below: Tensor, gram: Tensor, missing: Tensor) -> Ang
     at = [len(sines) - 1, (len(sines) - 1) // 2]
     weights = torch.linalg.solve_triangular(lower.mT, vectors[:, at], upper=True)
     moved = torch.linalg.vector_norm(missing @ weights.float(), dim=0).double()
-    rounding = 3e-8 * sines[-1] ** 2 / sines[at[1]].clamp(min=1e-300)
+    rounding = 1e-8 * sines[-1] ** 2 / sines[at[1]].clamp(min=1e-300)
     floor = _FLOOR + _CONTRAST * update.contrast
     largest = float(_SAFETY * moved[0] + floor * (1 + 30 * sines[-1]) * sines[-1])
-    spread = _SAFETY / math.sqrt(max(1, len(missing) - len(sines)))
-    median = float(spread * moved[1] + 3 * floor * sines[at[1]] + rounding)
+    spread = 1.0 / math.sqrt(max(1, len(missing) - len(sines)))
+    median = float(spread * moved[1] + floor * sines[at[1]] + rounding)
     return Angles(sines, largest, median)

@@ -19,7 +19,7 @@ def measure_run_policy(
     settings = Plan(prompts=plan.measure.policy_prompts, copies=plan.measure.policy_copies)
     trails = open_trails([f"{name}={run}"], every=plan.measure.policy_every)
     folder = ResultsDir.create(out, command="policy", config=describe(trails, settings), resume=True)
-    if not folder.has("steps"):
+    if not folder.has("policy"):
         outcome = measure_policies(trails, settings, folder, device=device, on_unit=on_unit)
         folder.finish(notes=outcome.notes)
 
@@ -27,7 +27,7 @@ def measure_run_policy(
 def join_policies(runs: list[StudyRun], results: ResultsDir) -> list[str]:
     """Join what was measured run by run into the tables of ``driftlab policy``, and return the remarks."""
     opened = [ResultsDir.open(results.path / "policies" / run.name) for run in runs]
-    for name in reversed(TABLES):
+    for name in ("steps", *reversed(TABLES)):  # "policy" last: it says that all are there
         tables = [folder.table(name).dropna(axis=1, how="all") for folder in opened if folder.has(name)]
         if tables:
             results.write_table(name, pd.concat(tables, ignore_index=True))

@@ -183,6 +183,9 @@ def _facts(results: ResultsDir) -> list[tuple[str, str]]:
         facts += [("runs", str(model["run"].nunique()))]
         facts += [("checkpoints", str(len(model.loc[model["order"] > 0, ["run", "label"]].drop_duplicates())))]
         facts += [("matrices in each", str(int(model.loc[model["measure"].eq("rel_frobenius"), "n"].max())))]
+    if results.has("runs"):
+        runs = results.table("runs")
+        facts += [("methods", str(runs["method"].nunique())), ("seeds", str(runs["seed"].nunique()))]
     if results.has("mmd_domains"):
         facts.append(("domains", str(len(results.table("mmd_domains")))))
     return facts

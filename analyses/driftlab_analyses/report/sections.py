@@ -88,7 +88,83 @@ def _pairs(results: ResultsDir) -> pd.DataFrame:
     return results.table("mmd")[columns].rename(columns={"null_q95": "noise floor"})
 
 
+def _of_all(name: str, columns: tuple[str, ...]) -> Callable[[ResultsDir], pd.DataFrame]:
+    """Return a reader of the rows over all tasks of a table, the base's left out."""
+
+    def rows(results: ResultsDir) -> pd.DataFrame:
+        table = results.table(name)
+        chosen = table[(table["task"] == "all") & (table["order"] > 0)]
+        return chosen[[column for column in columns if column in chosen]]
+
+    return rows
+
+
+def _metrics(results: ResultsDir) -> pd.DataFrame:
+    """Return the metrics after the last stage: of methods over seeds where there are several, else of runs."""
+    table = results.table("forgetting_summary")
+    means = table[(table["task"] == "") & table["level"].isin(["method", "run"])]
+    level = "method" if (means.loc[means["level"] == "method", "n_seeds"] > 1).any() else "run"
+    means = means[means["level"] == level]
+    last = means[means["stage_index"] == means.groupby(level)["stage_index"].transform("max")]
+    return last[[level, "after", "metric", "value", "low", "high", "unit", "interval", "n_seeds", "n_tasks", "reason"]]
+
+
+def _whole(name: str) -> Callable[[ResultsDir], pd.DataFrame]:
+    return lambda results: results.table(name)
+
+
+_SIMILAR = ("run", "label", "n", "mean", "mean_low", "mean_high", "q05", "median", "share_below_90", "identical_share",
+            "random_mean", "other_seed_mean", "empty_new", "truncated_new")  # fmt: skip
+_POLICY = ("run", "label", "n", "kl_new_to_base", "kl_new_to_base_se", "kl_base_to_new", "js", "entropy_new",
+           "success", "success_base", "kl_bernoulli", "excess_drift", "excess_drift_low", "excess_drift_high",
+           "status")  # fmt: skip
+_LOOKS = ("run", "label", "n", "verdict", "artifact_rate", "artifact_rate_low", "artifact_rate_high", "repeat_rate",
+          "truncated", "mean_words", "js_reading", "evidence")  # fmt: skip
+
 SECTIONS = (
+    Section(
+        "study",
+        "Methods over seeds",
+        "One number a run from its last checkpoint; intervals are over seeds. A control differs from its subject in "
+        "one setting: without it, that setting could be the whole result.",
+        (),
+        (
+            Table(
+                "contrasts",
+                "Differences",
+                "study_contrasts",
+                _whole("study_contrasts"),
+                "left less right, paired by seed; 95 % t-intervals; p adjusted for the pairs of a number (Holm).",
+            ),
+            Table("methods", "Means over seeds", "study_methods", _whole("study_methods"), "95 % t-intervals."),
+            Table("runs", "Runs", "runs", _whole("runs")),
+        ),
+    ),
+    Section(
+        "forgetting",
+        "Gain and forgetting",
+        "Scores after each stage against the base. In-domain: the task of a stage; OOD: tasks never trained.",
+        ("tables", "continual", "forgetting_curve", "teacher_freshness", "supervision_density", "stable_teacher"),
+        (Table("metrics", "After the last stage", "forgetting_summary", _metrics),),
+    ),
+    Section(
+        "policy",
+        "Policy",
+        "How far the distribution over responses moved from the base, and how much of that its success required.",
+        ("collapse", "razor_plane", "kl_forgetting"),
+        (
+            Table("drift", "Drift over all tasks", "policy", _of_all("policy", _POLICY), "KL in nats a response."),
+            Table("looks", "What the responses look like", "artifacts", _of_all("artifacts", _LOOKS)),
+        ),
+    ),
+    Section(
+        "responses",
+        "Responses",
+        "Cosine of the embeddings of two models' responses to the same prompt. Random pairs say what unrelated "
+        "responses read; the same text reads 1.",
+        ("response_drift",),
+        (Table("similarity", "Similarity to the base", "similarity_summary", _of_all("similarity_summary", _SIMILAR)),),
+    ),
     Section(
         "weights",
         "Weights",
