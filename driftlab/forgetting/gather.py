@@ -153,7 +153,8 @@ def _ordered(
             found[str(run)] = [(stage, _end(labels[labels["stage"] == stage], ends)) for stage in stages]
         if first:
             remarks.append(f"{run}: its base was not evaluated, so nothing of it can be called gained or forgotten.")
-    return pd.concat(parts, ignore_index=True).sort_values(["run", "order"], kind="stable"), found
+    ordered = [part.sort_values("order", kind="stable") for part in parts]
+    return pd.concat(ordered, ignore_index=True), found
 
 
 def _end(labels: pd.DataFrame, ends: Mapping[tuple[str, str], float]) -> str:
