@@ -16,6 +16,8 @@ from driftlab_cli.forgetting import forgetting
 from driftlab_cli.ls import ls
 from driftlab_cli.mmd import mmd
 from driftlab_cli.report import report
+from driftlab_cli.respond import respond
+from driftlab_cli.similarity import similarity
 from driftlab_cli.study import study
 from driftlab_cli.svd import svd
 from driftlab_cli.train import train
@@ -49,6 +51,8 @@ app.command()(ls)
 app.command()(svd)
 app.command()(mmd)
 app.command()(forgetting)
+app.command()(respond)
+app.command()(similarity)
 app.command()(figures)
 app.command()(report)
 app.command()(study)

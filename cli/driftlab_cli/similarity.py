@@ -1,0 +1,5 @@
+"""stub."""
+
+
+def similarity() -> None:
+    """Stub."""
