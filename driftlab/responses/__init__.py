@@ -4,6 +4,8 @@
     Checkpoints and a file of prompts to responses.
 ``readers``, ``forms``, ``sources``
     Responses of any common form to one normal form, and which of them belong together.
-``pairing``, ``similarity``, ``summaries``, ``remarks``
-    Pairs of responses to cosines, baselines, intervals and tests.
+``pairing``, ``embedding``, ``cosines``
+    Two sets of responses to pairs, texts to unit vectors, vectors to cosines and their baselines.
+``similarity``, ``summaries``, ``comparisons``, ``remarks``
+    All pairs of all runs to tables: one row a prompt, distributions with intervals, tests between runs.
 """
