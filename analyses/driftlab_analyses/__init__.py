@@ -17,5 +17,6 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "stable_teacher": ("steps",),
     "supervision_density": ("scores", "forgetting", "steps"),
     "tables": ("forgetting_summary",),
+    "response_drift": ("similarity",),
 }
 """Figure name to the stored tables it needs; the module of the same name draws it."""

@@ -38,6 +38,11 @@ def remarks_on(
         found.append("No --seed-run: how similar the base is to itself under another seed is not known.")
     elif not whole["other_seed_n"].gt(0).any():
         found.append(f"{other_seed.source}: no prompt in common with the base, so there is no other-seed baseline.")
+    else:
+        found.append(
+            "The other-seed level is drawn afresh, while the checkpoints of a run folder answer each prompt with the same "
+            "random numbers: they can lie above it although they moved."
+        )
     found += _of_files(sequences)
     for row in whole.to_dict("records"):
         found += _of_label(row, encoder)
