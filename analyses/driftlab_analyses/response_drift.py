@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 
 from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
+from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.style import COLOURS, GREY, footnote, new_figure
 
 _COLUMNS = ["run", "label", "order", "task", "id", "similarity"]
@@ -33,7 +34,7 @@ def table(results: ResultsDir) -> pd.DataFrame:
     pooled = ok["method"].map((runs > 1) & (runs == seeds))
     ok["run"] = ok["method"].where(pooled.astype(bool), ok["run"])
     if ok.groupby("run")["label"].nunique().max() == 1:  # single files: their names say which run, not where in it
-        ok["label"] = "all" if ok["label"].nunique() > 1 else ok["label"]
+        ok["label"] = "all prompts" if len(set(ok["label"])) > 1 else ok["label"]
     for name in ("similarity", *_LEVELS):
         ok[name] = 100 * ok[name]
     ok["encoder"] = results.read_json("similarity")["encoder"]["name"]
@@ -51,6 +52,7 @@ def figure(table: pd.DataFrame) -> Figure:
     axes = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for ax, names in zip(axes, panels, strict=False):
         _panel(ax, table, names, [runs.index(name) for name in names], labels)
+        ax.set_title(" | ".join(names) if len(panels) > 1 else "", fontsize=8)
     for ax in axes[len(panels) :]:
         ax.remove()
     low = _lower_end(table)
@@ -60,7 +62,7 @@ def figure(table: pd.DataFrame) -> Figure:
         last = place + columns >= len(panels)
         ax.tick_params(axis="x", labelbottom=last)
     _legend(fig, table, runs)
-    footnote(fig, _caption(table, runs, labels, low))
+    footnote(fig, "\n".join(wrap(line, 18 * fig.get_figwidth()) for line in _caption(table, runs, low)))
     return fig
 
 
@@ -83,7 +85,6 @@ def _panel(ax: Axes, table: pd.DataFrame, names: list[str], places: list[int], l
             known = rows.loc[rows["label"] == label, level].dropna()
             if len(known):
                 ax.plot([x - 0.45, x + 0.45], [known.median()] * 2, style, color="black", linewidth=1.1, zorder=4)
-    ax.set_title(" | ".join(names), fontsize=8)
     ax.set_xlabel("")
     ax.set_xlim(-0.55, len(labels) - 0.45)
     ax.set_xticks(range(len(labels)), labels, rotation=20, ha="right", rotation_mode="anchor")
@@ -124,7 +125,7 @@ def _legend(fig: Figure, table: pd.DataFrame, runs: list[str]) -> None:
     fig.legend(handles=handles, loc="outside upper center", ncols=-(-len(handles) // lines_needed), fontsize=7.5)
 
 
-def _caption(table: pd.DataFrame, runs: list[str], labels: list[str], low: float) -> str:
+def _caption(table: pd.DataFrame, runs: list[str], low: float) -> list[str]:
     sizes = table.groupby(["run", "label"]).size()
     n = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
     seeds = table.groupby("run")["seed"].nunique().clip(lower=1)
@@ -144,4 +145,4 @@ def _caption(table: pd.DataFrame, runs: list[str], labels: list[str], low: float
     lines.append(f"Encoder: {table['encoder'].iloc[0]}.")
     if below:
         lines.append(f"{below} of {len(table)} pairs lie below {low:.0f} and are not in view.")
-    return "\n".join(lines)
+    return lines

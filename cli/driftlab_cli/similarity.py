@@ -97,5 +97,5 @@ def _report(say: Output, results: "ResultsDir") -> None:
     if stored["words"] and not say.as_json:
         print("\n".join(["", *stored["words"]]))
     say.note(f"Tables in {results.path}; driftlab figures {results.path} -o FIGURES draws them")
-    if whole["failed"].any():
+    if whole["failed"].any() or (whole["n"] == 0).any():
         raise typer.Exit(3)

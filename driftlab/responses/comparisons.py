@@ -61,7 +61,7 @@ def compare_runs(pairs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
 def _matched(ok: pd.DataFrame) -> Iterator[tuple[str, str, str, int, pd.DataFrame]]:
     """Yield pairs of runs at one label, joined by prompt; runs of one label each are compared whatever its name."""
     runs = {str(run): rows for run, rows in ok.groupby("run", sort=False)}
-    single = {run: rows["label"].nunique() == 1 for run, rows in runs.items()}
+    single = {run: len(set(rows["label"])) == 1 for run, rows in runs.items()}
     for one, other in combinations(runs, 2):
         a, b = runs[one], runs[other]
         if single[one] and single[other]:
@@ -72,7 +72,13 @@ def _matched(ok: pd.DataFrame) -> Iterator[tuple[str, str, str, int, pd.DataFram
             left, right = a[a["label"] == mine], b[b["label"] == theirs]
             joined = left[["id", "task", "similarity"]].merge(right[["id", "similarity"]], on="id")
             shown = mine if mine == theirs else f"{mine} | {theirs}"
-            yield one, other, shown, int(left["order"].iloc[0]), joined.set_axis(["id", "task", "left", "right"], axis=1)
+            yield (
+                one,
+                other,
+                shown,
+                int(left["order"].iloc[0]),
+                joined.set_axis(["id", "task", "left", "right"], axis=1),
+            )
     for run, rows in runs.items():
         for label, some in rows[rows["other_seed"].notna()].groupby("label", sort=False):
             kept = some[["id", "task", "similarity", "other_seed"]].set_axis(["id", "task", "left", "right"], axis=1)
@@ -100,7 +106,7 @@ def in_words(tests: pd.DataFrame) -> Iterator[str]:
     """Say of each comparison over all prompts, at the last label both runs have, how it came out."""
     whole = tests[tests["task"] == ALL]
     for (left, right), rows in whole.groupby(["left", "right"], sort=False):
-        row = rows.loc[rows["order"].idxmax()]
+        row = rows.iloc[int(rows["order"].to_numpy().argmax())]
         numbers = (
             f"mean {row['mean_left']:.4f} against {row['mean_right']:.4f}, difference {row['difference']:+.4f} "
             f"[{row['low']:+.4f}, {row['high']:+.4f}], {row['n']} prompts, p {_p(row['p_holm'])}"

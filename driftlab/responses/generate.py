@@ -140,7 +140,7 @@ def _greedy(language: Language, prompts: Sequence[Sequence[int]], budget: int) -
     for row, prompt in enumerate(prompts):
         ids[row, width - len(prompt) :] = torch.tensor(prompt)
         mask[row, width - len(prompt) :] = 1
-    plain = GenerationConfig(
+    plain = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=False,
         max_new_tokens=budget,
         eos_token_id=sorted(language.stop_ids),

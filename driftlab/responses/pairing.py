@@ -3,7 +3,7 @@
 import pandas as pd
 
 from driftlab.errors import DataError
-from driftlab.responses.readers import BY_PROMPT, ResponseSet, is_empty
+from driftlab.responses.readers import ResponseSet, is_empty
 
 CARRIED = ("response", "reward", "truncated", "tokens")
 PROMPTS_DIFFER = "the prompts differ"
@@ -23,25 +23,23 @@ def pair(reference: ResponseSet, new: ResponseSet) -> pd.DataFrame:
     Raises
     ------
     DataError
-        If not one pair is left.
+        If one side has no ids, and prompts of the other are not unique.
     """
-    left, right, by = _common_key(reference, new)
+    left, right = _common_key(reference, new)
     both = left.merge(right, on="key", how="outer", suffixes=("_ref", "_new"), sort=False, indicator=True)
     places = {key: place for place, key in enumerate([*left["key"], *right["key"]][::-1])}  # first appearance, reversed
     both = both.iloc[(-both["key"].map(places)).argsort(kind="stable")].reset_index(drop=True)
     for name in ("id", "task", "prompt"):
         both[name] = both[f"{name}_ref"].where(both["_merge"] != "right_only", both[f"{name}_new"])
     both["reason"] = _reasons(both)
-    if not (both["reason"] == "").any():
-        _refuse(reference, new, both, by)
     kept = [f"{name}_{side}" for name in CARRIED for side in ("ref", "new")]
     return both[["key", "id", "task", "prompt", *kept, "reason"]]
 
 
-def _common_key(reference: ResponseSet, new: ResponseSet) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+def _common_key(reference: ResponseSet, new: ResponseSet) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return both tables under one key: the id where both have ids, else the prompt."""
     if reference.keyed == new.keyed:
-        return reference.table, new.table, reference.keyed
+        return reference.table, new.table
     tables = []
     for one in (reference, new):
         table = one.table.assign(key=one.table["prompt"].str.strip())
@@ -54,7 +52,7 @@ def _common_key(reference: ResponseSet, new: ResponseSet) -> tuple[pd.DataFrame,
                 "Add ids to the other file.",
             )
         tables.append(table)
-    return tables[0], tables[1], BY_PROMPT
+    return tables[0], tables[1]
 
 
 def _reasons(both: pd.DataFrame) -> "pd.Series[str]":
@@ -76,13 +74,22 @@ def _reasons(both: pd.DataFrame) -> "pd.Series[str]":
     return reason
 
 
-def _refuse(reference: ResponseSet, new: ResponseSet, both: pd.DataFrame, by: str) -> None:
-    counts = ", ".join(f"{n} {reason}" for reason, n in both["reason"].value_counts().items())
-    asked = (both["reason"] == PROMPTS_DIFFER).any()
+def refuse_none(reference: ResponseSet, new: ResponseSet) -> None:
+    """Say why two sets have no pair in common.
+
+    Raises
+    ------
+    DataError
+        If they have none.
+    """
+    reasons = pair(reference, new)["reason"]
+    if (reasons == "").any():
+        return
+    counts = ", ".join(f"{n} {reason}" for reason, n in reasons.value_counts().items())
     raise DataError(
-        f"Responses {new.source} and {reference.source}: expected common {by}s with text on both sides, found none "
+        f"Responses {new.source} and {reference.source}: expected common prompts with text on both sides, found none "
         f"({counts}).",
         "The same ids ask different questions: use runs with the same evaluation questions (one seed)."
-        if asked
+        if (reasons == PROMPTS_DIFFER).any()
         else "Check that both files answer the same prompts.",
     )

@@ -40,8 +40,8 @@ def remarks_on(
         found.append(f"{other_seed.source}: no prompt in common with the base, so there is no other-seed baseline.")
     else:
         found.append(
-            "The other-seed level is drawn afresh, while the checkpoints of a run folder answer each prompt with the same "
-            "random numbers: they can lie above it although they moved."
+            "The other-seed level is drawn afresh, while the checkpoints of a run folder answer each prompt with the "
+            "same random numbers: they can lie above it although they moved."
         )
     found += _of_files(sequences)
     for row in whole.to_dict("records"):
@@ -66,7 +66,7 @@ def _of_files(sequences: Sequence[ResponseSequence]) -> Iterator[str]:
 
 
 def _of_label(row: dict[Any, Any], encoder: TextEncoder) -> Iterator[str]:
-    where = f"{row['run']} {row['label']}"
+    where = row["run"] if row["run"] == row["label"] else f"{row['run']} {row['label']}"
     for name, why in _WHY.items():
         if row[name]:
             yield f"{where}: {row[name]} of {row['pairs']} prompts {why} and were left out."

@@ -111,7 +111,7 @@ def _signs(n: int, seed: int, draws: int) -> Iterator[Vector]:
     rng = generator("response signs", seed, n)
     step = max(1, _BLOCK // n)
     for start in range(0, draws, step):
-        yield 2.0 * rng.integers(2, size=(min(step, draws - start), n)) - 1.0
+        yield 2 * rng.integers(2, size=(min(step, draws - start), n)).astype(np.float64) - 1
 
 
 def _interval(values: Vector) -> tuple[float, float]:

@@ -15,10 +15,9 @@ import pandas as pd
 import pyarrow as pa
 
 from driftlab.domains.encoded import TextEncoder
-from driftlab.errors import DataError
 from driftlab.responses.cosines import cosine, partners
 from driftlab.responses.embedding import Advance, Embedded, embed, embed_texts
-from driftlab.responses.pairing import pair
+from driftlab.responses.pairing import pair, refuse_none
 from driftlab.responses.readers import ResponseSet
 from driftlab.responses.sources import Answers, ResponseSequence
 from driftlab.results import ResultsDir
@@ -112,7 +111,7 @@ def measure_sequences(
     Raises
     ------
     DataError
-        If two sets of responses share no prompt with text.
+        If nothing at all could be compared; one label that shares no prompt with its reference has rows that say so.
     NumericalError
         If the encoder gives no finite vector at all.
     """
@@ -130,6 +129,9 @@ def measure_sequences(
                 results.write_part("similarity", unit, _table(rows, sequence, reference, new))
             advance(1, unit)
     merged: pd.DataFrame = results.merge_parts("similarity", units, SCHEMA).to_pandas()
+    if not (merged["status"] == "ok").any():
+        reference, new = sequences[0].compared(previous)[0]
+        refuse_none(reference.responses, new.responses)
     return merged
 
 
@@ -153,8 +155,8 @@ def compare(
     ok = np.flatnonzero(pairs["reason"] == "")
     left, right = (pairs[f"response_{side}"].iloc[ok].tolist() for side in ("ref", "new"))
     x, y = base.embedded.rows(left), embedded.rows(right)
-    values = cosine(x, y)
-    equal = np.array([a == b for a, b in zip(left, right, strict=True)])
+    values = cosine(x, y) if len(ok) else np.zeros(0)
+    equal = np.array([a == b for a, b in zip(left, right, strict=True)], dtype=bool)
     random = np.full(len(ok), np.nan)
     usable = np.isfinite(values)
     for task, rows in pairs.iloc[ok].assign(at=range(len(ok)))[usable].sort_values("key").groupby("task"):
@@ -191,11 +193,10 @@ def seed_noise(
     """Return for each prompt how similar the base is to itself under another seed; empty without common prompts."""
     if other is None:
         return {}
-    try:
-        pairs = pair(reference, other)
-    except DataError:  # the remarks say that there is no such baseline
-        return {}
+    pairs = pair(reference, other)
     pairs = pairs[pairs["reason"] == ""]
+    if pairs.empty:  # the remarks say that there is no such baseline
+        return {}
     x = embed(reference, encoder, cache).rows(pairs["response_ref"].tolist())
     y = embed(other, encoder, cache).rows(pairs["response_new"].tolist())
     return dict(zip(pairs["key"], cosine(x, y).tolist(), strict=True))

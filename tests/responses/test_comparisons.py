@@ -32,7 +32,7 @@ def test_no_difference_is_not_separated():
     table = compare_runs(pd.concat([run("a", x[0]), run("b", x[1])]))
     assert table["verdict"].unique().tolist() == ["not separated"]
     assert table.loc[0, "w1"] < 2 * table.loc[0, "w1_null_q95"]
-    assert list(in_words(table))[0].startswith("math@50: a and b are not separated (mean 0.")
+    assert next(iter(in_words(table))).startswith("math@50: a and b are not separated (mean 0.")
 
 
 def test_only_common_prompts_count():
@@ -54,7 +54,7 @@ def test_the_base_under_another_seed_is_one_of_the_compared():
     table = compare_runs(run("a", [0.5] * 30, other=[0.9] * 20 + [np.nan] * 10))
     row = table[table["right"] == OTHER_SEED].iloc[0]
     assert (row["n"], row["difference"], row["verdict"]) == (20, pytest.approx(-0.4), "separated")
-    assert "a moved further from its reference than (base, other seed)" in list(in_words(table))[0]
+    assert "a moved further from its reference than (base, other seed)" in next(iter(in_words(table)))
 
 
 def test_corrected_for_the_comparisons_of_a_group():

@@ -116,7 +116,7 @@ def test_a_folder_of_answers_survives_a_kill(tmp_path, monkeypatch):
 
 
 def test_models_that_are_none_are_named(tmp_path):
-    with pytest.raises(CheckpointError, match="expected a local folder with config.json"):
+    with pytest.raises(CheckpointError, match=r"expected a local folder with config\.json"):
         answer_all([("x", tmp_path / "none")], PROMPTS, GREEDY, store(tmp_path))
     with pytest.raises(UsageError, match="Two models are called 'm'"):
         name_models(["a/m", "b/m"])
@@ -131,7 +131,10 @@ def test_what_a_resume_compares(tmp_path):
 
 def test_prompts_are_read_with_system_and_task(tmp_path):
     file = tmp_path / "prompts.jsonl"
-    rows = [{"id": 1, "prompt": "Why?", "system": "Be brief.", "task": "t"}, {"id": 2, "prompt": "How?", "system": None}]
+    rows = [
+        {"id": 1, "prompt": "Why?", "system": "Be brief.", "task": "t"},
+        {"id": 2, "prompt": "How?", "system": None},
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert read_prompts(file) == [Asked("1", "Why?", "Be brief.", "t"), Asked("2", "How?")]
     assert len(read_prompts(file, 1)) == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from driftlab.errors import DataError
-from driftlab.responses.pairing import pair
+from driftlab.responses.pairing import pair, refuse_none
 from driftlab.responses.readers import normal_form
 
 
@@ -68,7 +68,8 @@ def test_without_ids_on_one_side_the_prompt_joins(answered):
 
 def test_other_questions_under_the_same_ids_are_refused_with_the_cause(answered):
     other = answered({"a": "1"}, source="seed1", prompt={"a": "another question"})
-    with pytest.raises(DataError, match=r"seed1 and file: expected common ids.*1 the prompts differ.*one seed"):
-        pair(answered({"a": "1"}), other)
+    refuse_none(answered({"a": "1"}), answered({"a": "1"}))
+    with pytest.raises(DataError, match=r"seed1 and file: expected common prompts.*1 the prompts differ.*one seed"):
+        refuse_none(answered({"a": "1"}), other)
     with pytest.raises(DataError, match=r"1 no new response, 1 no reference response.*answer the same prompts"):
-        pair(answered({"a": "1"}), answered({"b": "1"}))
+        refuse_none(answered({"a": "1"}), answered({"b": "1"}))

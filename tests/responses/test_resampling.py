@@ -22,7 +22,9 @@ def test_median_and_share_have_intervals_too():
     values = np.random.default_rng(1).uniform(size=400)
     found = bootstrap(values, 0, below=0.9)
     share = (values < 0.9).mean()
-    assert (found["share"][1] - found["share"][0]) / 2 == pytest.approx(1.96 * np.sqrt(share * (1 - share) / 400), rel=0.1)
+    assert (found["share"][1] - found["share"][0]) / 2 == pytest.approx(
+        1.96 * np.sqrt(share * (1 - share) / 400), rel=0.1
+    )
     assert found["median"][0] <= np.median(values) <= found["median"][1]
     # the median of n uniform values has standard deviation 1 / (2 sqrt(n))
     assert (found["median"][1] - found["median"][0]) / 2 == pytest.approx(1.96 / 40, rel=0.35)

@@ -49,8 +49,8 @@ def test_one_prompt_of_a_task_has_no_random_partner(answered, angles):
 
 @pytest.mark.parametrize("broken", ["bad", "nan"])
 def test_a_text_without_a_vector_is_named_and_the_others_are_measured(answered, angles, broken):
-    rows = compare(answered({c: "0" for c in "abcde"}), answered({"a": "5", "b": "6", "c": broken, "d": "7", "e": "8"}),
-                   angles)  # fmt: skip
+    new = answered({"a": "5", "b": "6", "c": broken, "d": "7", "e": "8"})
+    rows = compare(answered(dict.fromkeys("abcde", "0")), new, angles)
     assert by_id(rows, "status") == {"a": "ok", "b": "ok", "c": "failed", "d": "ok", "e": "ok"}
     assert by_id(rows, "reason")["c"] == NOT_FINITE
     assert by_id(rows, "similarity")["d"] == pytest.approx(cos(7), abs=1e-7)
@@ -69,7 +69,9 @@ def test_empty_responses_are_counted_and_never_encoded(answered, angles):
 
 
 def test_lengths_the_window_and_what_it_hides(answered, angles):
-    rows = compare(answered({"a": "30.0", "b": "1.25"}), answered({"a": "30", "b": "01.25"}, truncated={"b": True}), angles)
+    rows = compare(
+        answered({"a": "30.0", "b": "1.25"}), answered({"a": "30", "b": "01.25"}, truncated={"b": True}), angles
+    )
     assert by_id(rows, "cut_new") == {"a": False, "b": True}
     assert by_id(rows, "cut_ref") == {"a": False, "b": False}
     assert by_id(rows, "indistinct") == {"a": True, "b": True}

@@ -10,7 +10,9 @@ from driftlab.responses.sources import open_sequences, read_reference
 
 def write(file, answers):
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(json.dumps({"id": k, "prompt": f"ask {k}", "response": v}) + "\n" for k, v in answers.items()))
+    file.write_text(
+        "".join(json.dumps({"id": k, "prompt": f"ask {k}", "response": v}) + "\n" for k, v in answers.items())
+    )
     return str(file)
 
 
