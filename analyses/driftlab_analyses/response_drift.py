@@ -4,6 +4,8 @@ The form of Figure 7 (c, d) of arXiv 2607.01763. Added to it: the level of rando
 seed, and the share of responses that did not change at all.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -48,7 +50,7 @@ def figure(table: pd.DataFrame) -> Figure:
     panels = [runs[:2]] if len(runs) < 3 else [[runs[0], run] for run in runs[1:]]
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    fig = new_figure(max(4.2, (1.1 + 0.85 * len(labels)) * columns), 2.4 * rows + 1.1)
+    fig = new_figure(max(4.8, (1.1 + 0.85 * len(labels)) * columns), 2.4 * rows + 1.3)
     axes = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for ax, names in zip(axes, panels, strict=False):
         _panel(ax, table, names, [runs.index(name) for name in names], labels)
@@ -62,7 +64,7 @@ def figure(table: pd.DataFrame) -> Figure:
         last = place + columns >= len(panels)
         ax.tick_params(axis="x", labelbottom=last)
     _legend(fig, table, runs)
-    footnote(fig, "\n".join(wrap(line, 18 * fig.get_figwidth()) for line in _caption(table, runs, low)))
+    footnote(fig, wrap(_caption(table, runs, low), 19 * fig.get_figwidth()))
     return fig
 
 
@@ -87,7 +89,8 @@ def _panel(ax: Axes, table: pd.DataFrame, names: list[str], places: list[int], l
                 ax.plot([x - 0.45, x + 0.45], [known.median()] * 2, style, color="black", linewidth=1.1, zorder=4)
     ax.set_xlabel("")
     ax.set_xlim(-0.55, len(labels) - 0.45)
-    ax.set_xticks(range(len(labels)), labels, rotation=20, ha="right", rotation_mode="anchor")
+    turned: dict[str, Any] = {"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 1 else {}
+    ax.set_xticks(range(len(labels)), labels, **turned)
     ax.grid(axis="x", visible=False)
 
 
@@ -125,24 +128,27 @@ def _legend(fig: Figure, table: pd.DataFrame, runs: list[str]) -> None:
     fig.legend(handles=handles, loc="outside upper center", ncols=-(-len(handles) // lines_needed), fontsize=7.5)
 
 
-def _caption(table: pd.DataFrame, runs: list[str], low: float) -> list[str]:
+def _caption(table: pd.DataFrame, runs: list[str], low: float) -> str:
     sizes = table.groupby(["run", "label"]).size()
     n = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
-    seeds = table.groupby("run")["seed"].nunique().clip(lower=1)
-    count = "one seed" if seeds.max() == 1 else f"{seeds.min()} to {seeds.max()} seeds"
-    if seeds.min() == seeds.max() > 1:
-        count = f"{seeds.max()} seeds"
+    reference = ", ".join(dict.fromkeys(table["reference"])) if len(set(table["reference"])) < 3 else "the one before"
     below = int((table["similarity"] < low).sum())
-    reference = ", ".join(dict.fromkeys(table["reference"])) if table["reference"].nunique() < 3 else "the one before"
-    sides = f" Left: {runs[0]}; right: the other run of the panel." if len(runs) > 1 else ""
-    lines = [
-        f"Cosine of the embeddings of two responses to one prompt, against {reference}; {n} pairs a half, "
-        f"{count} a run.{sides}",
-        "Solid: median; dashed: quartiles; grey numbers: share of responses that are the same text.",
+    parts = [
+        f"Cosine of the embeddings of two responses to one prompt, against {reference}; n = {n} pairs in each half"
+        f"{_seeds(table)}.",
+        f"Left: {runs[0]}, right: {runs[1] if len(runs) == 2 else 'the other run'}." if len(runs) > 1 else "",
+        "Solid: median; dashed: quartiles; grey: share of responses that are the same text.",
+        "Black: medians of the baselines over a violin's pairs." if table[list(_LEVELS)].notna().any(axis=None) else "",
+        f"{below} of {len(table)} pairs lie below {low:.0f}, out of view." if below else "",
+        f"Encoder: {table['encoder'].iloc[0]}.",
     ]
-    if any(table[name].notna().any() for name in _LEVELS):
-        lines.append("Black lines: medians of the baselines (the other run of a panel shares them).")
-    lines.append(f"Encoder: {table['encoder'].iloc[0]}.")
-    if below:
-        lines.append(f"{below} of {len(table)} pairs lie below {low:.0f} and are not in view.")
-    return lines
+    return " ".join(part for part in parts if part)
+
+
+def _seeds(table: pd.DataFrame) -> str:
+    """Say how many seeds a run has, where that is known."""
+    counts = table.groupby("run")["seed"].nunique()
+    if counts.max() == 0:
+        return ""
+    low, high = counts.min(), counts.max()
+    return f", {f'{low} to {high}' if low < high else low} seed{'s' if high > 1 else ''} a run"

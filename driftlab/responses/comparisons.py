@@ -113,6 +113,9 @@ def in_words(tests: pd.DataFrame) -> Iterator[str]:
         )
         if row["verdict"] != "separated":
             yield f"{row['label']}: {left} and {right} are not separated ({numbers})"
+        elif right == OTHER_SEED:
+            side = "less" if row["difference"] < 0 else "more"
+            yield f"{row['label']}: {left} is {side} similar to the base than the base under another seed ({numbers})"
         else:
             moved = "further from" if row["difference"] < 0 else "less far from"
             yield f"{row['label']}: {left} moved {moved} its reference than {right} ({numbers})"

@@ -40,10 +40,11 @@ def remarks_on(
         found.append(f"{other_seed.source}: no prompt in common with the base, so there is no other-seed baseline.")
     else:
         found.append(
-            "The other-seed level is drawn afresh, while the checkpoints of a run folder answer each prompt with the "
-            "same random numbers: they can lie above it although they moved."
+            "The other-seed level is no floor: checkpoints that answer with the random numbers of the base (run "
+            "folders), or whose policy became sharper, can lie above it although they moved."
         )
     found += _of_files(sequences)
+    found += _of_references(sequences, other_seed is not None)
     for row in whole.to_dict("records"):
         found += _of_label(row, encoder)
     if not resolvable(tests):
@@ -63,6 +64,20 @@ def _of_files(sequences: Sequence[ResponseSequence]) -> Iterator[str]:
                 yield f"{one.source}: {one.facts['repeats']} rows repeat another one and were taken once."
             if one.keyed == BY_PROMPT:
                 yield f"{one.source}: there are no ids; responses were joined by their exact prompt."
+
+
+def _of_references(sequences: Sequence[ResponseSequence], with_seed: bool) -> Iterator[str]:
+    """Say which runs do not start from the same responses: another base, other questions or other decoding."""
+    groups: dict[str, list[str]] = {}
+    for sequence in sequences:
+        groups.setdefault(sequence.reference.responses.digest(), []).append(sequence.run)
+    if len(groups) > 1:
+        shown = " | ".join(", ".join(runs) for runs in groups.values())
+        seed = "; the other-seed level is right for those only whose base answered --seed-run" if with_seed else ""
+        yield (
+            f"The references differ ({shown}): each run is compared with its own, so tests between these groups compare "
+            f"distances from different bases{seed}."
+        )
 
 
 def _of_label(row: dict[Any, Any], encoder: TextEncoder) -> Iterator[str]:

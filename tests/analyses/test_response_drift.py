@@ -59,7 +59,12 @@ def test_two_runs_share_one_panel_with_the_share_of_equal_texts(store):
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["GRPO", "SDPO", "random pairs", "base, other seed"]
     caption = figure.get_supxlabel().replace("\n", " ")
-    for part in ("40 pairs a half, one seed a run", "Left: GRPO", "against base", "Encoder: an encoder"):
+    for part in (
+        "n = 40 pairs in each half, 1 seed a run",
+        "Left: GRPO, right: SDPO",
+        "against base",
+        "Encoder: an encoder",
+    ):
         assert part in caption
 
 
@@ -98,7 +103,7 @@ def test_files_are_named_by_their_run(store):
 
 def test_pairs_out_of_view_are_counted(store):
     _, figure = draw(store(rows("a", 0.1), [next(rows("a", 0.1)) | {"similarity": -0.5}]))
-    assert "1 of 81 pairs lie below 50" in figure.get_supxlabel().replace("\n", " ")
+    assert "1 of 81 pairs lie below 50, out of view" in figure.get_supxlabel().replace("\n", " ")
 
 
 def test_nothing_measured_is_said(store):

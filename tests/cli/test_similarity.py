@@ -178,3 +178,18 @@ def test_one_file_of_other_prompts_does_not_stop_the_others(files, tmp_path, cap
     assert "n | f: near moved less far" in out
     assert run(["similarity", files[0], other, "-o", str(tmp_path / "p")]) == 1
     assert "The same ids ask different questions" in capsys.readouterr().err
+
+
+def test_runs_from_different_bases_are_said(tmp_path, capsys):
+    for name, word in (("a", "old"), ("b", "old"), ("c", "other")):
+        for label in ("base", "math@5"):
+            write(tmp_path / name / "responses" / f"{label}.jsonl", lambda i, w=word, x=label: f"{w} {x}")
+        (tmp_path / name / "run.json").write_text(json.dumps({"method": name, "seed": 0, "config": {}}))
+    runs = [str(tmp_path / name) for name in "abc"]
+    seed = ["--seed-run", write(tmp_path / "s.jsonl", lambda i: "olden")]
+    assert run(["similarity", *runs, *seed, "-o", str(tmp_path / "o")]) == 0
+    err = capsys.readouterr().err
+    assert "The references differ (a, b | c)" in err
+    assert "right for those only whose base answered --seed-run" in err
+    assert run(["similarity", *runs[:2], "-o", str(tmp_path / "p")]) == 0
+    assert "The references differ" not in capsys.readouterr().err

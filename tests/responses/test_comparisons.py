@@ -54,7 +54,7 @@ def test_the_base_under_another_seed_is_one_of_the_compared():
     table = compare_runs(run("a", [0.5] * 30, other=[0.9] * 20 + [np.nan] * 10))
     row = table[table["right"] == OTHER_SEED].iloc[0]
     assert (row["n"], row["difference"], row["verdict"]) == (20, pytest.approx(-0.4), "separated")
-    assert "a moved further from its reference than (base, other seed)" in next(iter(in_words(table)))
+    assert "a is less similar to the base than the base under another seed" in next(iter(in_words(table)))
 
 
 def test_corrected_for_the_comparisons_of_a_group():
