@@ -59,7 +59,7 @@ def similarity(
     from driftlab.errors import UsageError
     from driftlab.responses.similarity import TABLES, describe, measure_sequences
     from driftlab.responses.sources import open_sequences, read_reference
-    from driftlab.responses.study import finish
+    from driftlab.responses.study import finish, inputs
     from driftlab.results import ResultsDir
 
     say = Output(as_json=as_json, quiet=quiet)
@@ -80,6 +80,7 @@ def similarity(
                 sequences, engine, results, seed=seed, previous=previous, other_seed=other, cache=kept, advance=advance
             )
         finish(pairs, sequences, engine, results, seed=seed, previous=previous, other_seed=other)
+        results.finish(inputs=inputs(sequences))
     if csv:
         for name in TABLES:
             results.write_csv(name)

@@ -14,6 +14,7 @@ from driftlab.responses.summaries import ALL
 
 OTHER_SEED = "(base, other seed)"
 LEVEL = 0.05
+_ASKED = ["id", "prompt_digest"]
 _COLUMNS = [
     *("left", "right", "label", "order", "task", "n", "mean_left", "mean_right"),
     *("difference", "low", "high", "p_value", "p_holm", "w1", "w1_null_q95", "verdict"),
@@ -23,7 +24,8 @@ _COLUMNS = [
 def compare_runs(pairs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """Compare every two runs at each label both have, and every run with the base under another seed.
 
-    The difference is paired: only prompts with a similarity on both sides count, and they are resampled together.
+    The difference is paired: only prompts with a similarity on both sides count, and they are resampled together. The
+    same id with another prompt is another question (runs of another seed); runs without a common one are not compared.
 
     Parameters
     ----------
@@ -70,18 +72,14 @@ def _matched(ok: pd.DataFrame) -> Iterator[tuple[str, str, str, int, pd.DataFram
             labels = [(label, label) for label in dict.fromkeys(a["label"]) if label in set(b["label"])]
         for mine, theirs in labels:
             left, right = a[a["label"] == mine], b[b["label"] == theirs]
-            joined = left[["id", "task", "similarity"]].merge(right[["id", "similarity"]], on="id")
+            joined = left[["task", *_ASKED, "similarity"]].merge(right[[*_ASKED, "similarity"]], on=_ASKED)
+            joined = joined.rename(columns={"similarity_x": "left", "similarity_y": "right"})
             shown = mine if mine == theirs else f"{mine} | {theirs}"
-            yield (
-                one,
-                other,
-                shown,
-                int(left["order"].iloc[0]),
-                joined.set_axis(["id", "task", "left", "right"], axis=1),
-            )
+            if len(joined):
+                yield one, other, shown, int(left["order"].iloc[0]), joined
     for run, rows in runs.items():
         for label, some in rows[rows["other_seed"].notna()].groupby("label", sort=False):
-            kept = some[["id", "task", "similarity", "other_seed"]].set_axis(["id", "task", "left", "right"], axis=1)
+            kept = some[["task", "similarity", "other_seed"]].set_axis(["task", "left", "right"], axis=1)
             yield run, OTHER_SEED, str(label), int(some["order"].iloc[0]), kept
 
 

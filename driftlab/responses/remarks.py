@@ -1,6 +1,7 @@
 """One sentence for each thing that a reader of similarities must know."""
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
@@ -47,9 +48,20 @@ def remarks_on(
     found += _of_references(sequences, other_seed is not None)
     for row in whole.to_dict("records"):
         found += _of_label(row, encoder)
+    found += _not_compared([one.run for one in sequences], tests)
     if not resolvable(tests):
         found.append("There are more comparisons than the sign flips can resolve after correction: compare fewer runs.")
     return found
+
+
+def _not_compared(runs: Sequence[str], tests: pd.DataFrame) -> Iterator[str]:
+    compared = {frozenset(pair) for pair in zip(tests["left"], tests["right"], strict=True)}
+    missing = [pair for pair in combinations(runs, 2) if frozenset(pair) not in compared]
+    if missing:
+        yield (
+            f"{len(missing)} of {len(runs) * (len(runs) - 1) // 2} pairs of runs have no prompt in common at a label, "
+            f"as runs of different seeds, and are not compared ({missing[0][0]} and {missing[0][1]} first)."
+        )
 
 
 def _of_files(sequences: Sequence[ResponseSequence]) -> Iterator[str]:
@@ -75,8 +87,8 @@ def _of_references(sequences: Sequence[ResponseSequence], with_seed: bool) -> It
         shown = " | ".join(", ".join(runs) for runs in groups.values())
         seed = "; the other-seed level is right for those only whose base answered --seed-run" if with_seed else ""
         yield (
-            f"The references differ ({shown}): each run is compared with its own, so tests between these groups compare "
-            f"distances from different bases{seed}."
+            f"The references differ ({shown}): each run is compared with its own, so tests between these groups "
+            f"compare distances from different bases{seed}."
         )
 
 

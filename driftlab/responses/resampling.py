@@ -10,7 +10,7 @@ from driftlab.domains.seeding import generator
 Vector = NDArray[np.float64]
 BOOTSTRAP = 1999
 FLIPS = 9999
-W1_FLIPS = 1999
+W1_FLIPS = 499
 LEVEL = 0.95
 _BLOCK = 1 << 22
 
@@ -111,7 +111,7 @@ def _signs(n: int, seed: int, draws: int) -> Iterator[Vector]:
     rng = generator("response signs", seed, n)
     step = max(1, _BLOCK // n)
     for start in range(0, draws, step):
-        yield 2 * rng.integers(2, size=(min(step, draws - start), n)).astype(np.float64) - 1
+        yield 2.0 * rng.integers(2, size=(min(step, draws - start), n), dtype=np.int8).astype(np.float64) - 1.0
 
 
 def _interval(values: Vector) -> tuple[float, float]:

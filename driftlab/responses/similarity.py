@@ -5,6 +5,7 @@ by itself: beside it stand what the same model gives under another seed, what tw
 the encoder gives for the same text twice.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ SCHEMA = pa.schema(
         ("seed", pa.int64()),
         *((name, pa.string()) for name in ("label", "stage")),
         *((name, pa.int64()) for name in ("step", "order")),
-        *((name, pa.string()) for name in ("reference", "task", "id")),
+        *((name, pa.string()) for name in ("reference", "task", "id", "prompt_digest")),
         *((name, pa.float64()) for name in ("similarity", "random", "other_seed", "same_text")),
         *((name, pa.string()) for name in ("status", "reason")),
         *((name, pa.bool_()) for name in ("identical", "indistinct", "cut_ref", "cut_new")),
@@ -165,6 +166,7 @@ def compare(
             random[at] = cosine(x[at], y[at[partners(len(at), seed, str(task))]])
     found = pd.DataFrame(index=pairs.index)
     found["task"], found["id"], found["reason"] = pairs["task"], pairs["key"], pairs["reason"]
+    found["prompt_digest"] = [_digest(prompt) for prompt in pairs["prompt"]]
     found["status"] = np.where(pairs["reason"] == "", "ok", "skipped")
     columns = {
         "similarity": values,
@@ -185,6 +187,12 @@ def compare(
         for name in ("tokens", "truncated", "reward"):
             found[f"{name}_{side}"] = pairs[f"{name}_{side}"]
     return found
+
+
+def _digest(prompt: str) -> str:
+    """Return what tells two prompts under one id apart; empty where the prompt is not known."""
+    text = prompt.strip() if isinstance(prompt, str) else ""
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest() if text else ""
 
 
 def seed_noise(

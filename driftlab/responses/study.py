@@ -1,6 +1,7 @@
 """From all pairs to stored tables: summary, tests, and what a reader must know."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -42,9 +43,12 @@ def finish(
     )
     results.write_table("similarity", pa.Table.from_pandas(pairs, schema=SCHEMA, preserve_index=False))
     results.drop_parts("similarity")
-    facts = [
+
+
+def inputs(sequences: Sequence[ResponseSequence]) -> list[dict[str, Any]]:
+    """Return what was read, for the manifest: source and counts of every set of responses."""
+    return [
         {"run": one.run, "label": step.label, "source": step.responses.source, **step.responses.facts}
         for one in sequences
         for step in (one.reference, *one.steps)
     ]
-    results.finish(inputs=facts)

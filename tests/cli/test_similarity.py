@@ -193,3 +193,16 @@ def test_runs_from_different_bases_are_said(tmp_path, capsys):
     assert "right for those only whose base answered --seed-run" in err
     assert run(["similarity", *runs[:2], "-o", str(tmp_path / "p")]) == 0
     assert "The references differ" not in capsys.readouterr().err
+
+
+def test_runs_of_different_seeds_keep_their_numbers_and_are_not_compared(tmp_path, capsys):
+    for seed in (0, 1):
+        folder = tmp_path / f"s{seed}"
+        for label, word in (("base", "old"), ("math@5", "new")):
+            write(folder / "responses" / f"{label}.jsonl", lambda i, w=word: w, prompt=f"ask {seed}")
+        (folder / "run.json").write_text(json.dumps({"method": "grpo", "seed": seed, "config": {}}))
+    assert run(["similarity", f"{tmp_path}/s*", "-o", str(tmp_path / "o")]) == 0
+    assert "1 of 1 pairs of runs have no prompt in common at a label" in capsys.readouterr().err
+    results = ResultsDir.open(tmp_path / "o")
+    assert results.table("similarity_tests").empty
+    assert results.table("similarity_summary").query("task == 'all'")["n"].tolist() == [30, 30]

@@ -8,10 +8,10 @@ from driftlab.responses.comparisons import OTHER_SEED, compare_runs, in_words, r
 from driftlab.responses.similarity import SCHEMA
 
 
-def run(name, values, label="math@50", order=1, ids=None, other=None):
+def run(name, values, label="math@50", order=1, ids=None, other=None, asked=""):
     ids = ids or [f"p{i}" for i in range(len(values))]
     frame = pd.DataFrame({"run": name, "label": label, "order": order, "task": "math", "id": ids,
-                          "similarity": values, "other_seed": other, "status": "ok"})  # fmt: skip
+                          "prompt_digest": asked, "similarity": values, "other_seed": other, "status": "ok"})  # fmt: skip
     return frame.reindex(columns=SCHEMA.names)
 
 
@@ -72,3 +72,10 @@ def test_one_run_alone_and_one_prompt_alone():
     assert not list(in_words(compare_runs(run("a", [0.5]))))
     table = compare_runs(pd.concat([run("a", [0.5]), run("b", [0.6])]))
     assert table["verdict"].unique().tolist() == ["too few prompts"]
+
+
+def test_one_id_with_another_prompt_is_another_question():
+    a, b = run("a", [0.9, 0.8, 0.7], asked=["x", "y", "z"]), run("b", [0.5, 0.6, 0.4], asked=["x", "other", "z"])
+    row = compare_runs(pd.concat([a, b])).iloc[0]
+    assert (row["n"], row["mean_left"]) == (2, pytest.approx(0.8))
+    assert compare_runs(pd.concat([a, run("b", [0.5, 0.6, 0.4], asked=["p", "q", "r"])])).empty
