@@ -11,7 +11,8 @@ from driftlab.responses.similarity import SCHEMA
 def run(name, values, label="math@50", order=1, ids=None, other=None, asked=""):
     ids = ids or [f"p{i}" for i in range(len(values))]
     frame = pd.DataFrame({"run": name, "label": label, "order": order, "task": "math", "id": ids,
-                          "prompt_digest": asked, "similarity": values, "other_seed": other, "status": "ok"})  # fmt: skip
+                          "prompt_digest": asked, "similarity": values, "other_seed": other,
+                          "status": "ok"})  # fmt: skip
     return frame.reindex(columns=SCHEMA.names)
 
 
