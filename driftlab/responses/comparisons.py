@@ -1,6 +1,6 @@
 """Which of two runs moved its responses further: paired tests on the prompts that both answered."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -21,7 +21,7 @@ _COLUMNS = [
 ]
 
 
-def compare_runs(pairs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+def compare_runs(pairs: pd.DataFrame, seed: int = 0, only: Sequence[tuple[str, str]] | None = None) -> pd.DataFrame:
     """Compare every two runs at each label both have, and every run with the base under another seed.
 
     The difference is paired: only prompts with a similarity on both sides count, and they are resampled together. The
@@ -33,6 +33,8 @@ def compare_runs(pairs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
         The table ``similarity``.
     seed : int, default 0
         Of bootstrap and sign flips.
+    only : sequence of (str, str), optional
+        Pairs of runs; all of them by default.
 
     Returns
     -------
@@ -44,7 +46,7 @@ def compare_runs(pairs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """
     ok = pairs[pairs["status"] == "ok"]
     rows = []
-    for left, right, label, order, joined in _matched(ok):
+    for left, right, label, order, joined in _matched(ok, only):
         tasks = [task for task in dict.fromkeys(joined["task"]) if task]
         for task in [ALL, *tasks]:
             group = joined if task == ALL else joined[joined["task"] == task]
@@ -60,11 +62,15 @@ def compare_runs(pairs: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     return table.astype({"p_holm": float})
 
 
-def _matched(ok: pd.DataFrame) -> Iterator[tuple[str, str, str, int, pd.DataFrame]]:
+def _matched(
+    ok: pd.DataFrame, only: Sequence[tuple[str, str]] | None
+) -> Iterator[tuple[str, str, str, int, pd.DataFrame]]:
     """Yield pairs of runs at one label, joined by prompt; runs of one label each are compared whatever its name."""
     runs = {str(run): rows for run, rows in ok.groupby("run", sort=False)}
     single = {run: len(set(rows["label"])) == 1 for run, rows in runs.items()}
-    for one, other in combinations(runs, 2):
+    for one, other in combinations(runs, 2) if only is None else only:
+        if one not in runs or other not in runs:
+            continue
         a, b = runs[one], runs[other]
         if single[one] and single[other]:
             labels = [(str(a["label"].iloc[0]), str(b["label"].iloc[0]))]

@@ -25,9 +25,10 @@ def finish(
     seed: int = 0,
     previous: bool = False,
     other_seed: ResponseSet | None = None,
+    only: Sequence[tuple[str, str]] | None = None,
 ) -> None:
     """Write ``similarity_summary``, ``similarity_tests``, ``similarity.json`` and, last, ``similarity``."""
-    summary, tests = summarise(pairs, seed), compare_runs(pairs, seed)
+    summary, tests = summarise(pairs, seed), compare_runs(pairs, seed, only)
     words = list(in_words(tests))
     results.write_table("similarity_summary", summary)
     results.write_table("similarity_tests", tests)

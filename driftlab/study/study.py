@@ -124,7 +124,8 @@ def _measure(
     if not results.has("similarity"):
         say("similarity of responses")
         encoder, sequences = open_encoder(plan.measure.encoder, device=device), open_sequences(named)
-        finish(measure_sequences(sequences, encoder, results), sequences, encoder, results)
+        pairs = [(f"{left}-s{seed}", f"{right}-s{seed}") for seed in plan.seeds for left, right in plan.pairs()]
+        finish(measure_sequences(sequences, encoder, results), sequences, encoder, results, only=pairs)
     if not results.has("scores"):
         say("forgetting")
         study = measure_forgetting(gather(read_scores(named)), distances=read_distances(results.table("mmd"), {}))

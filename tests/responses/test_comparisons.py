@@ -80,3 +80,10 @@ def test_one_id_with_another_prompt_is_another_question():
     row = compare_runs(pd.concat([a, b])).iloc[0]
     assert (row["n"], row["mean_left"]) == (2, pytest.approx(0.8))
     assert compare_runs(pd.concat([a, run("b", [0.5, 0.6, 0.4], asked=["p", "q", "r"])])).empty
+
+
+def test_only_the_pairs_that_are_asked_for():
+    runs = pd.concat([run(name, [0.9, 0.8, 0.7]) for name in "abc"])
+    some = compare_runs(runs, only=[("a", "c"), ("a", "no such run")])
+    assert set(zip(some["left"], some["right"], strict=True)) == {("a", "c")}
+    assert len(compare_runs(runs)) == 3 * len(some)
