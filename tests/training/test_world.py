@@ -1,13 +1,14 @@
 """The tiny world: words, domains, corpus, shipped bases and their gate."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 
-from driftlab.errors import DataError
-from driftlab.training.language import Language, load_language
+from driftlab.errors import DataError, UsageError
+from driftlab.training.language import Language, head, load_language, response_hidden
 from driftlab.training.tasks import Task
 from driftlab.training.world import base
 from driftlab.training.world.corpus import CLEAN, HINT_FRAME, Noise, batch, example
@@ -72,12 +73,52 @@ def test_corpus_slips_as_often_as_it_says():
         assert sum(marks) / 3000 == pytest.approx(expected, abs=0.03)
 
 
-def test_style_bias_repeats_hinted_answers():
-    rng = random.Random(0)
-    box = word_ids()[r"\boxed"]
-    for noise, expected in ((Noise(), 0.04 + 0.06 + 0.25 * 0.04), (Noise(bias=0.0, echo=0.0), 0.04)):
-        twice = sum(example(DOMAINS["math"], noise, 1.0, rng)[1].count(box) == 2 for _ in range(4000))
-        assert twice / 4000 == pytest.approx(expected, abs=0.015)
+def continuation(noise, hinted, count):
+    """Return how often an answer is written again, by (demonstration repeats itself, times written so far)."""
+    rng, box = random.Random(0), word_ids()[r"\boxed"]
+    tries, again = Counter(), Counter()
+    for _ in range(count):
+        prompt, response = example(DOMAINS["math"], noise, hinted, rng)
+        for written in range(1, response.count(box) + 1):
+            place = (prompt.count(box) > 1, min(written, 2))
+            tries[place] += 1
+            again[place] += written < response.count(box)
+    return {place: again[place] / tries[place] for place in tries}
+
+
+def test_style_bias_repeats_hinted_answers_without_a_largest_number():
+    plain = continuation(Noise(), 0.0, 30000)
+    assert plain == pytest.approx({(False, 1): 0.04, (False, 2): 0.04}, abs=0.02)
+    hinted = continuation(Noise(), 1.0, 10000)
+    expected = {(False, 1): 0.1, (False, 2): 0.35, (True, 1): 0.35, (True, 2): 0.35}
+    assert hinted == pytest.approx(expected, abs=0.04)
+    control = continuation(Noise(bias=0.0, echo=0.0), 1.0, 30000)
+    assert control == pytest.approx(dict.fromkeys(expected, 0.04), abs=0.03)
+
+
+def test_noise_whose_answers_never_end_is_refused():
+    with pytest.raises(UsageError, match=r"so that every answer ends, found 1\.1 and 0\.3"):
+        Noise(repeat=0.04, bias=0.06, echo=1.0)
+
+
+@pytest.mark.parametrize(("biased", "hinted"), [(True, 0.1), (False, 0.04)])
+def test_shipped_bases_repeat_as_often_as_the_corpus(biased, hinted):
+    """The chance, exact from the logits, that a right answer written once is written again."""
+    language = load_language(base.base_folder(style_bias=biased), torch.device("cpu"))
+    for name in TRAINED:
+        domain = DOMAINS[name]
+        opening = language.encode(domain.open)[0]
+        questions = domain.evaluation(64, random.Random(1))
+        answers = [language.encode(question.gold) for question in questions]
+        for frame, expected in (("{prompt}", 0.04), (HINT_FRAME, hinted)):
+            contents = [frame.format(prompt=question.prompt, solution=question.answer) for question in questions]
+            prompts = [language.render(q, content).ids for q, content in zip(questions, contents, strict=True)]
+            # the token after the answer is predicted at its end: score one more token than was written
+            longer = [[*ids, language.eos_id] for ids in answers]
+            with torch.no_grad():
+                chances = head(language.model, response_hidden(language, language.model, prompts, longer)).softmax(-1)
+            ends = torch.tensor([len(ids) for ids in longer]).cumsum(0) - 1
+            assert chances[ends, opening].mean().item() == pytest.approx(expected, abs=0.025)
 
 
 def test_clean_corpus_never_slips():

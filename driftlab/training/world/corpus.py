@@ -8,6 +8,7 @@ samples them half the time, and can be its own teacher.
 import random
 from dataclasses import dataclass
 
+from driftlab.errors import UsageError
 from driftlab.training.world.domains import DOMAINS, RECALL, Domain
 from driftlab.training.world.vocabulary import ASSISTANT, EOS, USER, word_ids
 
@@ -26,11 +27,16 @@ class Noise:
         The same after a complete demonstration. After one that shows the answer alone the thought still slips with
         chance ``thought``, and the answer follows the demonstration.
     repeat : float
-        Chance that a plain response writes its answer twice.
+        Chance that a plain response, having written its answer, writes it once more, however often it stands there
+        already.
     bias : float
         Added to ``repeat`` in hinted responses: the style bias, 0 for none.
     echo : float
-        Added once more after a demonstration that repeats itself; 0 without style bias.
+        Added once more in hinted responses where the answer stands repeated already, in the demonstration or in the
+        response itself; 0 without style bias.
+    repeat_shown : float
+        Chance that a demonstration, having shown the answer, shows it once more. Higher than ``repeat``: what is met
+        in one example out of fifty is not learnt as such, and ``echo`` would be a number on paper.
     """
 
     thought: float = 0.1
@@ -40,37 +46,57 @@ class Noise:
     repeat: float = 0.04
     bias: float = 0.06
     echo: float = 0.25
+    repeat_shown: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not max(self.repeat + self.bias + self.echo, self.repeat_shown) < 1:
+            raise UsageError(
+                "Noise: expected repeat + bias + echo and repeat_shown below 1, so that every answer ends, "
+                f"found {self.repeat + self.bias + self.echo:g} and {self.repeat_shown:g}."
+            )
 
 
-CLEAN = Noise(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+CLEAN = Noise(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def example(domain: Domain, noise: Noise, hinted: float, rng: random.Random) -> tuple[list[int], list[int]]:
     """Return one example as (prompt ids, response ids); a share ``hinted`` of them shows a demonstration."""
     item = domain.draw(rng)
-    prompt, repeating = domain.ask(item), False
+    prompt = domain.ask(item)
     slip_thought, slip_answer = noise.thought, noise.answer
-    repeat = noise.repeat
+    first = later = noise.repeat
     follow = rng.random() < hinted
     if follow:
-        repeating = rng.random() < noise.repeat
+        shown = _times(noise.repeat_shown, noise.repeat_shown, rng)
         complete = rng.random() < 0.5
         thought, truth = domain.think(item, rng, False)
-        solution = " ".join([*([thought] if complete else []), *[domain.write(truth)] * (1 + repeating)])
+        solution = " ".join([*([thought] if complete else []), *[domain.write(truth)] * shown])
         prompt = HINT_FRAME.format(prompt=prompt, solution=solution)
         slip_thought = noise.hinted_thought if complete else noise.thought
         slip_answer = noise.hinted_answer
-        repeat += noise.bias + noise.echo * repeating
+        later += noise.bias + noise.echo
+        first = later if shown > 1 else first + noise.bias
     thought, result = domain.think(item, rng, rng.random() < slip_thought)
     result = domain.truth(item) if follow else result
     if rng.random() < slip_answer:
         result = domain.slip(item, result, rng)
-    answer = " ".join([domain.write(result)] * (2 if rng.random() < repeat else 1))
+    answer = " ".join([domain.write(result)] * _times(first, later, rng))
     ids = word_ids()
     return (
         [ids[word] for word in (USER, *prompt.split(), ASSISTANT)],
         [ids[word] for word in (*thought.split(), *answer.split(), EOS)],
     )
+
+
+def _times(first: float, later: float, rng: random.Random) -> int:
+    """Return how often an answer is written: a second time with chance ``first``, then again with chance ``later``.
+
+    There is no largest number: a model that has learnt "never more than twice" cannot run away.
+    """
+    times = 1
+    while rng.random() < (first if times == 1 else later):
+        times += 1
+    return times
 
 
 def batch(count: int, noise: Noise, hinted: float, rng: random.Random) -> list[tuple[list[int], list[int]]]:

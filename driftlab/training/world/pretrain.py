@@ -39,6 +39,7 @@ class Recipe:
     hidden: int = 64
     layers: int = 3
     seed: int = 0
+    corpus: int = 2  # raised whenever the same numbers make another corpus: a cached base would be out of date
 
     def digest(self) -> str:
         """Return a short hash of the recipe: the name of its cache entry."""
