@@ -46,7 +46,7 @@ class TrainConfig:
     max_new_tokens: int = setting(0, "length budget of a response; 0: 44 in the tiny world, else 256", low=0)
     prompt_budget: int = setting(1024, "longest student prompt in tokens", low=1)
     teacher_budget: int = setting(2048, "longest teacher prompt; only the demonstration is shortened", low=1)
-    micro_batch: int = setting(0, "responses a forward pass in training; 0 for all; changes no gradient", low=0)
+    micro_batch: int = setting(0, "responses a pass; 0: 64 in the tiny world, else all; changes no gradient", low=0)
     sample_batch: int = setting(0, "responses sampled at a time; 0 for all; changes no response", low=0)
     updates_per_batch: int = setting(1, "optimizer steps a rollout batch, each on its share of the prompts", low=1)
 

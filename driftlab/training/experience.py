@@ -141,12 +141,13 @@ def teacher_prompt(
     language: Language, question: Question, frame: Frame, budget: int, *, solution: str = "", feedback: str = ""
 ) -> Prompt:
     """Render what the teacher reads; a prompt over its budget loses the end of the demonstration, nothing else."""
-    ids = language.encode(solution)
+    ids: list[int] | None = None
     while True:
         prompt = language.render(question, frame.content(question.prompt, solution, feedback))
         excess = len(prompt.ids) - budget
         if excess <= 0:
             return prompt
+        ids = language.encode(solution) if ids is None else ids
         if not ids:
             raise DataError(
                 f"Question {question.id!r}: expected a teacher prompt of at most {budget} tokens without the "
@@ -180,6 +181,7 @@ def _group(
         place for place, verdict in enumerate(verdicts) if verdict.ok and (verdict.score or 0) >= config.success_level
     ]
     rng = python_rng(config.seed, "demo", step, row)
+    contexts: dict[tuple[str, str], Prompt] = {}  # the peers of a group often give one and the same answer
     samples = []
     for place, (response, verdict) in enumerate(zip(responses, verdicts, strict=True)):
         others = [texts[peer] for peer in good if peer != place]
@@ -188,9 +190,11 @@ def _group(
         shown = config.method in ("sdpo", "hybrid") and bool(solution or feedback)
         context = prompt
         if shown:
-            context = teacher_prompt(
-                language, question, frame, config.teacher_budget, solution=solution, feedback=feedback
-            )
+            if (solution, feedback) not in contexts:
+                contexts[solution, feedback] = teacher_prompt(
+                    language, question, frame, config.teacher_budget, solution=solution, feedback=feedback
+                )
+            context = contexts[solution, feedback]
         number = row * config.group + place
         everything = torch.ones(len(response.ids), dtype=torch.bool)
         known = verdict.score is not None

@@ -131,6 +131,22 @@ def test_gradient_does_not_depend_on_the_micro_batch(small, settings):
         assert (part - whole).norm() <= 2e-6 * max(1.0, whole.norm().item() / 0.1)
 
 
+def test_tiny_world_cuts_a_batch_and_keeps_a_given_size(small):
+    assert small().config.micro_batch == 64
+    assert small(micro_batch=7).config.micro_batch == 7
+
+
+def test_equal_demonstrations_share_one_teacher_prompt(small):
+    setup = small(method="sdpo", prompts=6, demo="gold")
+    samples = batch(setup)
+    for row in range(6):
+        group = samples[4 * row : 4 * row + 4]
+        assert all(sample.context is group[0].context for sample in group)
+        shown = teacher_prompt(setup.language, group[0].question, setup.frame, 999, solution=group[0].question.answer)
+        assert group[0].context == shown
+    assert len({sample.context.text for sample in samples}) == 6
+
+
 def test_gradient_does_not_depend_on_the_chunks_of_logits(small):
     setup = small(method="sdpo")
     samples = batch(setup)

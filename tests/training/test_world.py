@@ -90,7 +90,7 @@ def test_style_bias_repeats_hinted_answers_without_a_largest_number():
     plain = continuation(Noise(), 0.0, 30000)
     assert plain == pytest.approx({(False, 1): 0.04, (False, 2): 0.04}, abs=0.02)
     hinted = continuation(Noise(), 1.0, 10000)
-    expected = {(False, 1): 0.1, (False, 2): 0.35, (True, 1): 0.35, (True, 2): 0.35}
+    expected = {(False, 1): 0.1, (False, 2): 0.1, (True, 1): 0.35, (True, 2): 0.35}
     assert hinted == pytest.approx(expected, abs=0.04)
     control = continuation(Noise(bias=0.0, echo=0.0), 1.0, 30000)
     assert control == pytest.approx(dict.fromkeys(expected, 0.04), abs=0.03)

@@ -32,8 +32,7 @@ class Noise:
     bias : float
         Added to ``repeat`` in hinted responses: the style bias, 0 for none.
     echo : float
-        Added once more in hinted responses where the answer stands repeated already, in the demonstration or in the
-        response itself; 0 without style bias.
+        Added once more after a demonstration that repeats itself; 0 without style bias.
     repeat_shown : float
         Chance that a demonstration, having shown the answer, shows it once more. Higher than ``repeat``: what is met
         in one example out of fifty is not learnt as such, and ``echo`` would be a number on paper.
@@ -64,23 +63,22 @@ def example(domain: Domain, noise: Noise, hinted: float, rng: random.Random) -> 
     item = domain.draw(rng)
     prompt = domain.ask(item)
     slip_thought, slip_answer = noise.thought, noise.answer
-    first = later = noise.repeat
+    repeat = noise.repeat
     follow = rng.random() < hinted
     if follow:
-        shown = _times(noise.repeat_shown, noise.repeat_shown, rng)
+        shown = _times(noise.repeat_shown, rng)
         complete = rng.random() < 0.5
         thought, truth = domain.think(item, rng, False)
         solution = " ".join([*([thought] if complete else []), *[domain.write(truth)] * shown])
         prompt = HINT_FRAME.format(prompt=prompt, solution=solution)
         slip_thought = noise.hinted_thought if complete else noise.thought
         slip_answer = noise.hinted_answer
-        later += noise.bias + noise.echo
-        first = later if shown > 1 else first + noise.bias
+        repeat += noise.bias + noise.echo * (shown > 1)
     thought, result = domain.think(item, rng, rng.random() < slip_thought)
     result = domain.truth(item) if follow else result
     if rng.random() < slip_answer:
         result = domain.slip(item, result, rng)
-    answer = " ".join([domain.write(result)] * _times(first, later, rng))
+    answer = " ".join([domain.write(result)] * _times(repeat, rng))
     ids = word_ids()
     return (
         [ids[word] for word in (USER, *prompt.split(), ASSISTANT)],
@@ -88,13 +86,13 @@ def example(domain: Domain, noise: Noise, hinted: float, rng: random.Random) -> 
     )
 
 
-def _times(first: float, later: float, rng: random.Random) -> int:
-    """Return how often an answer is written: a second time with chance ``first``, then again with chance ``later``.
+def _times(repeat: float, rng: random.Random) -> int:
+    """Return how often an answer is written: once, and once more with chance ``repeat`` after each time.
 
-    There is no largest number: a model that has learnt "never more than twice" cannot run away.
+    Geometric, without a largest number: a model that has learnt "never more than twice" cannot run away.
     """
     times = 1
-    while rng.random() < (first if times == 1 else later):
+    while rng.random() < repeat:
         times += 1
     return times
 
