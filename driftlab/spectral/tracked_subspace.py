@@ -9,7 +9,7 @@ from torch import Tensor
 from driftlab.spectral.update import WINDOW, Update, Window
 
 _STEPS = 8
-_FLOOR = 4e-7  # relative rounding of float32 products in an angle, thirty times that near 90°
+_FLOOR = 3.5e-7  # relative rounding of float32 products in an angle, thirty times that near 90°
 _CONTRAST = 1e-7
 _SAFETY = 2.6
 
@@ -187,8 +187,8 @@ def _image(update: Update, L: Tensor) -> tuple[Tensor, Tensor]:
 def _angles(update: Update, below: Tensor, gram: Tensor, missing: Tensor) -> Angles:
     """Solve ``below`` x = sin² ``gram`` x, and estimate the errors from what the vectors' columns are missing.
 
-    The largest angle's direction may be the slowest to converge: three times the norm. For the median's, what is
-    missing has no preferred direction: three standard deviations of a random one.
+    The largest angle's direction may be the slowest to converge: 2.6 times the norm. For the median's, what is
+    missing has no preferred direction: 1.5 standard deviations of a random one.
     """
     lower = torch.linalg.cholesky(gram)
     half = torch.linalg.solve_triangular(lower, below, upper=False)
@@ -197,9 +197,9 @@ def _angles(update: Update, below: Tensor, gram: Tensor, missing: Tensor) -> Ang
     at = [len(sines) - 1, (len(sines) - 1) // 2]
     weights = torch.linalg.solve_triangular(lower.mT, vectors[:, at], upper=True)
     moved = torch.linalg.vector_norm(missing @ weights.float(), dim=0).double()
-    rounding = 1e-8 * sines[-1] ** 2 / sines[at[1]].clamp(min=1e-300)
+    rounding = 1.5e-8 * sines[-1] ** 2 / sines[at[1]].clamp(min=1e-300)
     floor = _FLOOR + _CONTRAST * update.contrast
     largest = float(_SAFETY * moved[0] + floor * (1 + 30 * sines[-1]) * sines[-1])
-    spread = 1.0 / math.sqrt(max(1, len(missing) - len(sines)))
-    median = float(spread * moved[1] + floor * sines[at[1]] + rounding)
+    spread = 1.5 / math.sqrt(max(1, len(missing) - len(sines)))
+    median = float(spread * moved[1] + 1.5 * floor * sines[at[1]] + rounding)
     return Angles(sines, largest, median)
