@@ -8,4 +8,14 @@
     Two sets of responses to pairs, texts to unit vectors, vectors to cosines and their baselines.
 ``similarity``, ``summaries``, ``comparisons``, ``remarks``
     All pairs of all runs to tables: one row a prompt, distributions with intervals, tests between runs.
+"""What models say: how far a policy moved, what its success required, and what its responses look like.
+
+``policy``, ``estimates``
+    Logits to exact divergences a token and estimates a response; means over prompts with their errors.
+``razor``, ``tabular``
+    Drift beyond what success required, from samples and exactly.
+``artifacts``, ``ngrams``, ``verdict``
+    Texts to artefact rates, amplified phrases and the verdict whether a checkpoint collapsed.
+``trails``, ``answers``, ``scoring``, ``policy_tables``, ``policy_study``
+    Runs and their checkpoints to responses, to drift at every token, to rows, to tables.
 """

@@ -157,7 +157,7 @@ def sequence_estimates(sampler: Values, other: Values, exact: Values, lengths: N
 
 
 def _log_normaliser(logits: Tensor, temperature: float, chunk: int) -> Tensor:
-    parts = [part.double().div(temperature).logsumexp(1) for part in logits.split(chunk, dim=1)]
+    parts = [part.double().div(temperature).logsumexp(1) for part in torch.split(logits, chunk, dim=1)]
     return torch.stack(parts).logsumexp(0)[:, None]
 
 
