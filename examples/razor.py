@@ -2,10 +2,10 @@ r"""Success has a price, and imitation pays more: the Razor on a policy small en
 
 A random base policy writes three tokens out of four; a third of its 64 responses are right. For a success level s the
 closest policy to the base is Q†, at KL = kl(s‖p0). Self-distillation imitates the base that is shown a right answer.
-Modelled here: the shown base copies the demonstration with probability ``trust`` at each token as long as it has followed
-it, and else writes as ever; demonstrations are right responses, as often as the base gives them. What a student that
-sees no demonstration can best do is the mean over demonstrations at every token. That target reaches a success s of its
-own, by another route than Q†, and ends further away than s required:
+Modelled here: the shown base copies the demonstration with probability ``trust`` at each token as long as it has
+followed it, and else writes as ever; demonstrations are right responses, as often as the base gives them. What a
+student that sees no demonstration can best do is the mean over demonstrations at every token. That target reaches a
+success s of its own, by another route than Q†, and ends further away than s required:
 
     KL(target‖base) = kl(s‖p0) + KL(target‖Q†)
 

@@ -23,6 +23,7 @@ STEPS = {
 ARTIFACTS = "artifact_rate"
 _LABELS = STEPS | {ARTIFACTS: "Degenerate\nresponses (%)"}
 _PERCENT = ("repeat_rate", ARTIFACTS)
+_BROKEN = "broken_rate"
 _ALL = "all"
 WINDOW = 5
 """Iterations of the running mean: training batches jump."""
@@ -45,7 +46,11 @@ def table(results: ResultsDir) -> pd.DataFrame:
     rates = rates[(rates["task"] == _ALL) & (rates["status"] == "ok") & rates["global_step"].notna()]
     parts.append(
         rates[[*keys, "label", "n", "prompts", "verdict", "first_label", "first_step"]].assign(
-            measure=ARTIFACTS, value=rates[ARTIFACTS], low=rates[f"{ARTIFACTS}_low"], high=rates[f"{ARTIFACTS}_high"]
+            measure=ARTIFACTS,
+            value=rates[ARTIFACTS],
+            low=rates[f"{ARTIFACTS}_low"],
+            high=rates[f"{ARTIFACTS}_high"],
+            broken=rates[_BROKEN],
         )
     )
     return pd.concat(parts, ignore_index=True)
@@ -88,6 +93,7 @@ def _rates(ax: Axes, rows: pd.DataFrame, style: Look, label: str, name: str) -> 
     ax.plot(
         x, 100 * rows["value"], color=style["color"], marker=style["marker"], markersize=4, linewidth=1.4, label=label
     )
+    ax.plot(x, 100 * rows["broken"], color=style["color"], linewidth=1.0, linestyle=":")
     start = rows[(rows["label"] == rows["first_label"]) & rows["verdict"].isin(["partial", "collapsed"])]
     ax.plot(
         start["global_step"], 100 * start["value"], "*", color=style["color"], markersize=13, markeredgecolor="black",
@@ -119,9 +125,11 @@ def _caption(table: pd.DataFrame) -> str:
         f"Curves: training batches, mean over {WINDOW} iterations (faint: each); {runs}.",
         f"Last panel: checkpoints, {sizes} sampled responses ({rates['prompts'].max():.0f} prompts), "
         "band: 95 % Wilson interval over prompts.",
-        "★ first checkpoint judged collapsed (most responses loop, repeat a format marker, or are empty)."
+        "Degenerate: loops, repeats a format marker, or is empty. Dotted: broken, that is empty, repeating up to the "
+        "length limit, or looping ten times.",
+        "Star: first checkpoint where most responses, of one task at least, are broken."
         if rates["verdict"].isin(["partial", "collapsed"]).any()
-        else "No checkpoint is judged collapsed (most responses loop, repeat a format marker, or are empty).",
+        else "At no checkpoint are most responses broken, in any task: no collapse.",
     ]
     if marked:
         lines[0] += " Ticks under JS: iterations without any target."

@@ -73,7 +73,7 @@ def figure(table: pd.DataFrame) -> Figure:
         fig,
         f"A point: one checkpoint, {count} responses to {table['prompts'].max()} prompts, sampled by it; a line joins "
         "one run's checkpoints in order;\nlarge: its last. Bars: standard errors over prompts. Curve: kl(success ‖ "
-        "success of the base), success pooled over prompts; axis linear below 0.1.",
+        "success of the base), success pooled over prompts, one a base; axis linear below 0.1.",
     )
     return fig
 

@@ -55,7 +55,7 @@ def policy(
     driftlab policy 'out/checkpoint-*' --base Qwen3-0.6B --questions math=test.jsonl::boxed -o out
     """
     from driftlab.devices import resolve_device
-    from driftlab.responses.policy_study import TABLES, Plan, describe, measure_policies
+    from driftlab.responses.policy_study import STEPS, TABLES, Plan, describe, measure_policies
     from driftlab.responses.trails import open_trails, text_trails
     from driftlab.results import ResultsDir
 
@@ -81,7 +81,7 @@ def policy(
     for note in outcome.notes:
         say.warn(note)
     if csv:
-        for name in filter(results.has, TABLES):
+        for name in filter(results.has, (*TABLES, STEPS)):
             results.write_csv(name)
     _report(say, results)
     say.note(f"{outcome.ok} checkpoints ok, {outcome.failed} failed; tables in {results.path}")

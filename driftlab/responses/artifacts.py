@@ -29,12 +29,14 @@ LOOP_REPEATS = 3
 """A block must stand three times in a row: twice happens in honest answers, an answer said again for instance."""
 LOOP_COVER = 0.5
 """... and cover half of the response: a list of equal items inside an answer is no loop."""
+BROKEN_REPEATS = 10
+"""A loop of ten rounds is no answer even if it ends by itself: no format asks for one."""
 FLOOD_QUANTILE = 0.99
 FLOOD_LEAST = 3
 """A marker floods a response if it stands there more often than in 99 of 100 of the base's responses to that task,
 and three times or more: so the base's own rate is 1 % at most, whatever its habits."""
 
-_WORD = re.compile(r"\\?\w+|[^\w\s]")
+_WORD = re.compile(r"\\?\w+|`{3}|</?\w+>|[^\w\s]")
 _WIDE = re.compile(r"([\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])")  # scripts that write no spaces
 _NGRAM = 4
 
@@ -49,6 +51,7 @@ class Text:
     distinct_2: float
     longest_run: int
     loop_cover: float
+    loop_repeats: float
     markers: dict[str, int]
     truncated: bool
 
@@ -79,7 +82,8 @@ def read_text(text: str, truncated: bool = False) -> Text:
 
     ``repeated`` is the share of 4-grams that stood before (0 for fewer than two 4-grams), ``distinct_n`` the share of
     different n-grams (Li et al. 2016, arXiv 1510.03055; NaN without any), ``longest_run`` the longest run of one word,
-    ``loop_cover`` the share of the response in its longest stretch of one block said three times or more.
+    ``loop_cover`` the share of the response in its longest stretch of one block said three times or more, and
+    ``loop_repeats`` how often it is said.
 
     Examples
     --------
@@ -92,6 +96,7 @@ def read_text(text: str, truncated: bool = False) -> Text:
     tokens = words(text)
     _, codes = np.unique(np.array(tokens, dtype=str), return_inverse=True)
     repeated = 1 - _distinct(tokens, _NGRAM)
+    cover, repeats = _loop(codes)
     counts = {name: len(re.findall(pattern, text)) for name, pattern in MARKERS.items()}
     return Text(
         words=len(tokens),
@@ -99,7 +104,8 @@ def read_text(text: str, truncated: bool = False) -> Text:
         distinct_1=_distinct(tokens, 1),
         distinct_2=_distinct(tokens, 2),
         longest_run=_streak(codes[1:] == codes[:-1]) + 1 if tokens else 0,
-        loop_cover=_loop_cover(codes),
+        loop_cover=cover,
+        loop_repeats=repeats,
         markers=counts,
         truncated=truncated,
     )
@@ -125,7 +131,17 @@ def degenerate(texts: Sequence[Text], limits: dict[str, float]) -> NDArray[np.bo
     return np.array([text.looping or text.empty or flooded(text, limits) for text in texts], dtype=bool)
 
 
-def summarise(texts: Sequence[Text], prompts: Sequence[str], broken: NDArray[np.bool_]) -> dict[str, Any]:
+def broken(texts: Sequence[Text], bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark the responses that are no answer at all.
+
+    Those that are empty, that are degenerate and ran into the length limit, or that loop ten times or more. A box said
+    three times before the response ends is a bad habit around an answer.
+    """
+    worse = [text.empty or text.truncated or (text.looping and text.loop_repeats >= BROKEN_REPEATS) for text in texts]
+    return bad & np.array(worse, dtype=bool)
+
+
+def summarise(texts: Sequence[Text], prompts: Sequence[str], bad: NDArray[np.bool_]) -> dict[str, Any]:
     """Return the means and rates of some responses, each rate with its 95 % interval.
 
     Parameters
@@ -134,7 +150,7 @@ def summarise(texts: Sequence[Text], prompts: Sequence[str], broken: NDArray[np.
         The responses, one or more.
     prompts : sequence of str
         Which prompt each answers.
-    broken : array of shape (len(texts),), bool
+    bad : array of shape (len(texts),), bool
         From :func:`degenerate`, each response against the limits of its task.
     """
     row: dict[str, Any] = {"n": len(texts), "prompts": len(set(prompts))}
@@ -151,7 +167,8 @@ def summarise(texts: Sequence[Text], prompts: Sequence[str], broken: NDArray[np.
         found = over_prompts(np.array(values, dtype=float), prompts)
         row |= {name: found.value, f"{name}_se": found.se}
     shares = {
-        "artifact_rate": broken,
+        "artifact_rate": bad,
+        "broken_rate": broken(texts, bad),
         "loop_rate": np.array([text.looping for text in texts]),
         "empty_rate": np.array([text.empty for text in texts]),
         "truncated": np.array([text.truncated for text in texts]),
@@ -167,14 +184,14 @@ def _distinct(tokens: Sequence[str], n: int) -> float:
     return len(set(grams)) / len(grams) if grams else float("nan")
 
 
-def _loop_cover(codes: NDArray[np.int64]) -> float:
-    """Return the share of the sequence in its longest stretch with a period, said LOOP_REPEATS times or more."""
-    best, size = 0, len(codes)
+def _loop(codes: NDArray[np.int64]) -> tuple[float, float]:
+    """Return the share of the longest stretch with a period, said LOOP_REPEATS times or more, and how often it is."""
+    best, repeats, size = 0, 0.0, len(codes)
     for period in range(1, min(MAX_PERIOD, size // LOOP_REPEATS) + 1):
         same = _streak(codes[period:] == codes[:-period])
-        if same >= (LOOP_REPEATS - 1) * period:
-            best = max(best, same + period)
-    return best / size if size else 0.0
+        if same >= (LOOP_REPEATS - 1) * period and same + period > best:
+            best, repeats = same + period, (same + period) / period
+    return (best / size if size else 0.0), repeats
 
 
 def _streak(flags: NDArray[np.bool_]) -> int:

@@ -28,7 +28,9 @@ from driftlab.training.config import TrainConfig, merge
 from driftlab.training.language import Language, load_language
 
 SCHEMAS = {"policy": POLICY, "artifacts": ARTIFACTS, "ngrams": NGRAMS}
-TABLES = (*SCHEMAS, "steps")
+TABLES = tuple(SCHEMAS)
+"""The tables this study owns. It also writes ``steps``, which other commands may write for the same runs."""
+STEPS = "steps"
 OnUnit = Callable[[float, str], None]
 _STORED_PROMPTS = 1 << 20
 
@@ -287,14 +289,24 @@ def _finish(trails: Sequence[Trail], plan: Plan, results: ResultsDir, units: lis
         _with_onsets(merged["artifacts"].to_pandas(), trails).to_dict("records"),  # type: ignore[arg-type]
         ARTIFACTS,
     )
-    logs = [trail.log.table("steps") for trail in trails if trail.log is not None and not trail.log.steps.empty]
-    if logs:
-        results.write_table("steps", pd.concat([log.dropna(axis=1, how="all") for log in logs], ignore_index=True))
+    _write_steps(trails, results)
     for name in plan.units:
         results.write_table(name, merged[name])
     dropped = sum(trail.log.dropped for trail in trails if trail.log is not None)
     notes += [f"{dropped} lines of the runs' logs could not be read"] if dropped else []
     return Outcome(len(states) - len(failed), len(failed), notes)
+
+
+def _write_steps(trails: Sequence[Trail], results: ResultsDir) -> None:
+    """Write the logs of all runs as one table, and keep what is there of other runs."""
+    logs = [trail.log.table("steps") for trail in trails if trail.log is not None and not trail.log.steps.empty]
+    if not logs:
+        return
+    if results.has(STEPS):
+        there = results.table(STEPS)
+        logs.insert(0, there[~there["run"].isin([trail.name for trail in trails])])
+    kept = [log.dropna(axis=1, how="all") for log in logs if not log.empty]
+    results.write_table(STEPS, pd.concat(kept, ignore_index=True))
 
 
 def _with_onsets(rows: pd.DataFrame, trails: Sequence[Trail]) -> pd.DataFrame:

@@ -56,7 +56,7 @@ POLICY = pa.schema(
 """One row a (run, checkpoint, task), and one of all tasks."""
 
 _MEANS = ("repeat_rate", "distinct_1", "distinct_2", "longest_run", "loop_cover", "mean_words")
-_RATES = ("artifact_rate", "loop_rate", "empty_rate", "truncated")
+_RATES = ("artifact_rate", "broken_rate", "loop_rate", "empty_rate", "truncated")
 ARTIFACTS = pa.schema(
     [
         *_KEYS,
@@ -201,11 +201,11 @@ def _artifacts(found: dict[str, tuple[list[Text], list[str]]], limits: dict[str,
     rows = []
     everything: tuple[list[Text], list[str], list[NDArray[np.bool_]]] = ([], [], [])
     for task, (texts, prompts) in found.items():
-        broken = degenerate(texts, limits.get(task, flood_limits([])))
-        rows.append({"task": task, **artifacts.summarise(texts, prompts, broken)})
+        bad = degenerate(texts, limits.get(task, flood_limits([])))
+        rows.append({"task": task, **artifacts.summarise(texts, prompts, bad)})
         everything[0].extend(texts)
         everything[1].extend(prompts)
-        everything[2].append(broken)
+        everything[2].append(bad)
     rows.append({"task": ALL, **artifacts.summarise(everything[0], everything[1], np.concatenate(everything[2]))})
     return pd.DataFrame(rows)
 

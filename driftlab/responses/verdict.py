@@ -2,9 +2,10 @@
 
 Levels, in order: ``none``; ``elevated``, degenerate responses are more frequent than the base's; ``partial``, some task
 collapsed; ``collapsed``, all tasks together did. A task (or all together) collapsed if **most** of its responses are
-degenerate: the lower end of the rate's 95 % interval is above one half and above the upper end of the base's. Half,
-because then the usual response of the checkpoint is no answer; against the base, because a base that loops has not been
-collapsed by training. More repetition short of that, longer answers or answers that hit the length limit make no
+broken (:func:`driftlab.responses.artifacts.broken`: empty, repeating up to the length limit, or a loop of ten rounds):
+the lower end of the rate's 95 % interval is above one half and above the upper end of the base's. Half, because then
+the usual response of the checkpoint is no answer; against the base, because a base that loops has not been collapsed by
+training. Answers that say their box three times, longer answers, or honest ones that hit the length limit make no
 collapse: they are evidence beside it.
 """
 
@@ -31,20 +32,20 @@ def judge(row: Mapping[str, Any], base: Mapping[str, Any]) -> str:
     Parameters
     ----------
     row, base : mapping
-        Rows of the artifact table (``artifact_rate`` with its interval) of the checkpoint and of its base.
+        Rows of the artifact table (``artifact_rate`` and ``broken_rate`` with their intervals) of the checkpoint and
+        of its base.
 
     Examples
     --------
-    >>> base = {"artifact_rate": 0.01, "artifact_rate_low": 0.0, "artifact_rate_high": 0.05}
-    >>> judge({"artifact_rate": 0.16, "artifact_rate_low": 0.1, "artifact_rate_high": 0.24}, base)
+    >>> base = {"artifact_rate_high": 0.05, "broken_rate_high": 0.02}
+    >>> judge({"artifact_rate_low": 0.6, "broken_rate_low": 0.1}, base)
     'elevated'
-    >>> judge({"artifact_rate": 0.8, "artifact_rate_low": 0.7, "artifact_rate_high": 0.9}, base)
+    >>> judge({"artifact_rate_low": 0.7, "broken_rate_low": 0.7}, base)
     'collapsed'
     """
-    low, usual = row["artifact_rate_low"], base["artifact_rate_high"]
-    if low > MAJORITY and low > usual:
+    if row["broken_rate_low"] > max(MAJORITY, base["broken_rate_high"]):
         return "collapsed"
-    return "elevated" if low > usual else "none"
+    return "elevated" if row["artifact_rate_low"] > base["artifact_rate_high"] else "none"
 
 
 def conclude(rows: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame:
@@ -77,6 +78,8 @@ def _evidence(row: Mapping[str, Any], base: Mapping[str, Any] | None, gone: list
         f"{_percent(row['artifact_rate'])} degenerate "
         f"({_percent(row['artifact_rate_low'])} to {_percent(row['artifact_rate_high'])}; base "
         f"{_percent(base['artifact_rate'])})",
+        f"{_percent(row['broken_rate'])} broken ({_percent(row['broken_rate_low'])} to "
+        f"{_percent(row['broken_rate_high'])}; base {_percent(base['broken_rate'])})",
         f"{_percent(row['loop_rate'])} loop",
     ]
     for name in sorted(column.removesuffix("_count") for column in row if str(column).endswith("_count")):

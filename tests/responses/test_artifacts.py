@@ -10,6 +10,7 @@ from driftlab.responses.artifacts import (
     LOOP_REPEATS,
     MARKERS,
     MAX_PERIOD,
+    broken,
     degenerate,
     flood_limits,
     read_text,
@@ -45,6 +46,7 @@ def test_loops_against_every_start_and_period():
     [
         (r"\boxed { 7 2 } " * 6, True),
         (r"6 + 7 = 1 3 ; \boxed { 7 2 }", False),
+        ("``` print ( x ) ``` " * 3, True),
         (r"6 + 7 = 1 3 ; 9 + 2 + 1 = 1 2 ; \boxed { 7 2 } \boxed { 7 2 }", False),  # said twice
         ("the answer is a list ``` [ 3 3 3 3 ] ``` as asked for", False),  # equal items inside an answer
         ("no no no no no no", True),
@@ -77,6 +79,15 @@ def test_a_marker_floods_relative_to_the_base():
     assert degenerate([plain, flood, fences], flood_limits([plain] * 50)).tolist() == [False, True, True]
     assert degenerate([plain, flood, fences], flood_limits([flood, fences] * 50)).tolist() == [False, False, False]
     assert degenerate([read_text("")], flood_limits([])).tolist() == [True]
+
+
+def test_what_is_no_answer_at_all():
+    texts = [read_text("so", True), read_text(r"\boxed{1} " * 4), read_text(r"\boxed{1} " * 4, True), read_text("")]
+    texts += [read_text(r"\boxed{1} " * 10), read_text(r"\boxed{1} " * 9)]
+    bad = degenerate(texts, flood_limits([]))
+    assert bad.tolist() == [False, True, True, True, True, True]
+    assert broken(texts, bad).tolist() == [False, False, True, True, True, False]
+    assert texts[4].loop_repeats == 10
 
 
 def test_rates_and_means_of_some_texts():

@@ -127,7 +127,7 @@ def test_resume_gives_the_same_tables(small_run, studied, tmp_path):
     assert not results.has("policy")
     resumed, outcome = study(out, [small_run], resume=True)
     assert outcome.ok == 3
-    for name in TABLES:
+    for name in (*TABLES, "steps"):
         pd.testing.assert_frame_equal(resumed.table(name), studied[0].table(name))
 
 
@@ -139,6 +139,13 @@ def test_two_runs_and_every_second_checkpoint(small_run, tmp_path):
     assert list(drift["label"]) == ["base", "science@2"] * 2
     halves = [drift[drift["run"] == run].drop(columns="run").reset_index(drop=True) for run in drift["run"].unique()]
     pd.testing.assert_frame_equal(*halves)
+
+
+def test_steps_of_other_runs_stay(small_run, studied, tmp_path):
+    other = ResultsDir.create(tmp_path / "out", command="forgetting", config={})
+    other.write_table("steps", pd.DataFrame({"run": ["old", "sdpo"], "global_step": [7, 99]}))
+    results, _ = study(tmp_path / "out", [small_run], resume=True)
+    assert list(results.table("steps")["global_step"]) == [7, 1, 2, 3, 4]
 
 
 def test_stored_responses_are_encoded_again_and_counted(small_run, base, tmp_path):

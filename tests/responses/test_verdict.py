@@ -27,12 +27,15 @@ def answers(kinds, tasks=TASKS, prompts=16, copies=4):
                 level -= share
             a, b = place % 9, place % 7
             text = text.format(a=a, b=b, c=a + b)
-            found.append(Answer(task, f"{task}/{place // copies}", text, 1.0, "\\boxed" * 5 in text))
+            found.append(Answer(task, f"{task}/{place // copies}", text, 1.0, text.endswith(CUT)))
     return found
 
 
-LOOP = "{a} + {b} " + "\\boxed {{ {c} }} " * 8
-DRIFTING = "\\boxed {{ {c} }} \\boxed {{ 1 {c} }} \\boxed {{ 2 {c} }} \\boxed {{ {c} 3 }} or so"
+CUT = "\\boxed {"
+HABIT = "{a} + {b} " + "\\boxed {{ {c} }} " * 8
+LOOP = HABIT + CUT.replace("{", "{{")
+DRIFTING = "\\boxed {{ {c} }} \\boxed {{ 1 {c} }} \\boxed {{ 2 {c} }} \\boxed {{ {c} 3 }} or " + CUT.replace("{", "{{")
+ENDLESS = "\\boxed {{ {c} }} " * 12
 TWICE = HONEST + " \\boxed {{ {c} }}"
 
 
@@ -47,7 +50,7 @@ def test_the_base_against_itself():
     assert set(why.values()) == {""}
 
 
-@pytest.mark.parametrize("kind", [LOOP, DRIFTING, ""])
+@pytest.mark.parametrize("kind", [LOOP, DRIFTING, ENDLESS, ""])
 def test_most_responses_degenerate_is_a_collapse(kind):
     found, why = verdicts(answers({kind: 0.8}))
     assert set(found.values()) == {"collapsed"}
@@ -59,6 +62,7 @@ def test_more_repetition_is_no_collapse():
     """A rise of loops from nothing to 16 %, and most answers said twice, with honest answers still the rule."""
     assert verdicts(answers({LOOP: 0.16}))[0]["all"] == "elevated"
     assert verdicts(answers({TWICE: 0.9}))[0]["all"] == "none"
+    assert verdicts(answers({HABIT: 0.9}))[0]["all"] == "elevated"  # a habit, and then the response ends
     assert verdicts(answers({LOOP: 0.45}))[0]["all"] == "elevated"
 
 
@@ -86,7 +90,7 @@ def test_a_task_the_base_never_answered_is_not_judged():
 
 def test_evidence_names_the_marker_and_the_length_limit():
     why = verdicts(answers({LOOP: 1.0}))[1]["all"]
-    assert "boxed 8.0 times a response (base 1.0)" in why
+    assert "boxed 9.0 times a response (base 1.0)" in why
 
 
 def test_the_first_collapse_is_by_step():
