@@ -102,6 +102,8 @@ def token_drift(
         )
     if not temperature > 0:
         raise UsageError(f"Temperature: expected a number above 0, found {temperature}.")
+    if new.device.type == "mps":  # it has no float64
+        new, base, tokens = new.cpu(), base.cpu(), tokens.cpu()
     norm_new, norm_base = (_log_normaliser(logits, temperature, chunk) for logits in (new, base))
     names = ("kl_new_to_base", "kl_base_to_new", "js", "entropy_new", "entropy_base")
     sums = {name: torch.zeros(len(new), dtype=torch.float64, device=new.device) for name in names}

@@ -16,6 +16,8 @@ arguments together. Per prompt a handful of samples cannot tell s_x, pooled they
 - pooled (``kl_bernoulli``, ``excess_drift``): success pooled over the prompts of a task. A lower bound of the price, so
   the excess is an **upper bound**; its interval is honest.
 - per prompt (``kl_bernoulli_prompt``, ``excess_drift_prompt``): the level of the identity, estimated from few samples.
+  Its price is biased: over success rates from .1 to .97 by -.77 to +.20 nats a prompt at 4 copies, by -.14 to +.06 at
+  16; too high where the two rates are near each other, too low where they are far apart.
 
 The pooled numbers are an identity of their own, with a minimiser that may also change how often a prompt is asked.
 """

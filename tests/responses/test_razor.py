@@ -1,9 +1,11 @@
 """The identity on random tables, the known answer, the sampled excess against exact enumeration."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from tabular_policies import draw, policy
 
 from driftlab.errors import ShapeError
@@ -167,3 +169,20 @@ def test_tables_that_do_not_fit_are_named():
         tabular.kl(BASE, BASE[:3])
     with pytest.raises(ShapeError, match=r"success rate between 0 and 1, found 1\.0"):
         tabular.minimal_policy(BASE, np.ones(4, dtype=bool), 0.5)
+
+
+@pytest.mark.parametrize(("copies", "low", "high"), [(4, -0.78, 0.20), (16, -0.15, 0.07)])
+def test_the_bias_of_the_price_of_each_prompt_is_what_the_docstring_says(copies, low, high):
+    """Expectation over both binomials, exactly: one prompt of each pair of counts beside one that sets the pool."""
+    counts = np.arange(copies + 1)
+    price = np.zeros((copies + 1, copies + 1))
+    for i, j in itertools.product(counts, counts):
+        anchor = excess_drift([1.0], [0.5], [0.5], copies)
+        both = excess_drift([1.0, 1.0], [i / copies, 0.5], [j / copies, 0.5], copies)
+        price[i, j] = 2 * both.kl_bernoulli_prompt - anchor.kl_bernoulli_prompt
+    rates = itertools.product((0.1, 0.3, 0.5, 0.7, 0.9, 0.97), (0.1, 0.3, 0.5, 0.7, 0.9))
+    bias = [
+        float(binom.pmf(counts, copies, s) @ price @ binom.pmf(counts, copies, p) - kl_bernoulli(s, p))
+        for s, p in rates
+    ]
+    assert low < min(bias) < 0 < max(bias) < high
