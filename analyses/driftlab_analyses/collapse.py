@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
+from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.sequence_axis import Look, legend, looks, mark_stages
 from driftlab_analyses.style import footnote, new_figure
 
@@ -24,9 +25,10 @@ ARTIFACTS = "artifact_rate"
 _LABELS = STEPS | {ARTIFACTS: "Degenerate\nresponses (%)"}
 _PERCENT = ("repeat_rate", ARTIFACTS)
 _BROKEN = "broken_rate"
+_WIDTH = 110
 _ALL = "all"
 WINDOW = 5
-"""Iterations of the running mean: training batches jump."""
+"""Iterations of the running mean, which starts anew with each stage: training batches jump."""
 
 
 def table(results: ResultsDir) -> pd.DataFrame:
@@ -39,7 +41,7 @@ def table(results: ResultsDir) -> pd.DataFrame:
     parts = []
     for name in found:
         part = steps[keys].assign(measure=name, value=pd.to_numeric(steps[name], errors="coerce"))
-        part["smooth"] = part.groupby("run", sort=False)["value"].transform(
+        part["smooth"] = part.groupby(["run", "stage"], sort=False)["value"].transform(
             lambda values: values.rolling(WINDOW, min_periods=1).mean().where(values.notna())
         )
         parts.append(part)
@@ -69,7 +71,8 @@ def figure(table: pd.DataFrame) -> Figure:
             mine = rows[rows["run"] == run].sort_values("global_step")
             method = str(runs.loc[runs["run"] == run, "method"].iloc[0])
             (_rates if name == ARTIFACTS else _curve)(ax, mine, styles[run], method, name)
-        _open_places(ax, rows, styles) if name == "js_distilled" else None
+        if name == "js_distilled":
+            _open_places(ax, rows, styles)
         ax.set_ylabel(_LABELS[name], fontsize=7.5)
         ax.set_ylim(bottom=0, top=None)
     mark_stages(list(axes), table[table["measure"] == panels[0]])
@@ -106,6 +109,8 @@ def _open_places(ax: Axes, rows: pd.DataFrame, styles: dict[str, Look]) -> None:
     distilled = [run for run in styles if rows.loc[rows["run"] == run, "value"].notna().any()]
     for place, run in enumerate(distilled):
         mine = rows[(rows["run"] == run) & rows["value"].isna()]
+        if mine.empty:
+            continue
         height = np.full(len(mine), -0.05 - 0.05 * place)
         ax.plot(
             mine["global_step"], height, "|", color=styles[run]["color"], markersize=3, clip_on=False,
@@ -133,4 +138,4 @@ def _caption(table: pd.DataFrame) -> str:
     ]
     if marked:
         lines[0] += " Ticks under JS: iterations without any target."
-    return "\n".join(lines)
+    return "\n".join(wrap(line, _WIDTH) for line in lines)

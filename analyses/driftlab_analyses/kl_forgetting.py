@@ -17,10 +17,12 @@ from driftlab_analyses.sequence_axis import Look, looks
 from driftlab_analyses.style import GREY, footnote, new_figure
 
 KL = ("kl_base_to_new", "kl_new_to_base")
+_ALL = "all"
 WEIGHTS = ("rel_frobenius", "rel_spectral", "nss")
 _NAMES = {
     "kl_base_to_new": "KL(base ‖ new), new task",
     "kl_new_to_base": "KL(new ‖ base), new task",
+    "kl_new_to_base_all": "KL(new ‖ base), all tasks",
     "rel_frobenius": "‖ΔW‖F / ‖W‖F",
     "rel_spectral": "‖ΔW‖₂ / ‖W‖₂",
     "nss": "NSS",
@@ -32,7 +34,9 @@ _LEAST = 4
 def table(results: ResultsDir) -> pd.DataFrame:
     """Return one row a checkpoint and predictor: its value, and the mean forgetting of the tasks learnt elsewhere.
 
-    The KL is that on the task of the checkpoint's stage. Forgetting is the mean over the tasks other than that one.
+    The KL is that on the task of the checkpoint's stage, as in the publication, and that over all tasks beside it.
+    Forgetting is the mean over the tasks other than the stage's own. Fits are to the checkpoints that all predictors
+    have (``common``), else their R² could not be compared.
     """
     policy, scores = results.table("policy"), results.table("forgetting")
     others = scores[(scores["task"] != scores["stage"]) & scores["forgetting"].notna() & (scores["label"] != "base")]
@@ -44,19 +48,28 @@ def table(results: ResultsDir) -> pd.DataFrame:
     here = policy[(policy["task"] == policy["stage"]) & (policy["status"] == "ok")]
     keys = ["run", "method", "seed", "label", "stage", "order", "global_step"]
     parts = [here[[*keys, "n"]].assign(predictor=name, value=here[name], se=here[f"{name}_se"]) for name in KL]
+    whole = policy[(policy["task"] == _ALL) & policy["label"].isin(here["label"]) & (policy["status"] == "ok")]
+    parts.append(
+        whole[[*keys, "n"]].assign(
+            predictor="kl_new_to_base_all", value=whole["kl_new_to_base"], se=whole["kl_new_to_base_se"]
+        )
+    )
     if results.has("spectral_summary"):
         summary = results.table("spectral_summary")
         summary = summary[(summary["group_by"] == "model") & summary["measure"].isin(WEIGHTS)]
-        found = here[[*keys, "n"]].merge(summary[["run", "label", "measure", "mean"]], on=["run", "label"])
-        parts.append(found.rename(columns={"measure": "predictor", "mean": "value"}))
-    whole = pd.concat(parts, ignore_index=True).merge(lost, on=["run", "label"])
-    whole = whole[np.isfinite(whole["value"].astype(float))].reset_index(drop=True)
-    if whole.empty:
+        norms = here[[*keys, "n"]].merge(summary[["run", "label", "measure", "mean"]], on=["run", "label"])
+        parts.append(norms.rename(columns={"measure": "predictor", "mean": "value"}))
+    found = pd.concat(parts, ignore_index=True).merge(lost, on=["run", "label"])
+    found = found[np.isfinite(found["value"].astype(float))].reset_index(drop=True)
+    if found.empty:
         raise ResultsError(f"{results.path}: no checkpoint has both a KL on its stage's task and scores of others.")
-    fits = {name: fit(rows["value"], rows["forgetting"]) for name, rows in whole.groupby("predictor", sort=False)}
+    count = found.groupby(["run", "label"])["predictor"].transform("nunique")
+    found["common"] = count == found["predictor"].nunique()
+    shared = found[found["common"]]
+    fits = {name: fit(rows["value"], rows["forgetting"]) for name, rows in shared.groupby("predictor", sort=False)}
     for column in ("constant", "linear", "quadratic", "r2"):
-        whole[column] = whole["predictor"].map({name: found[column] for name, found in fits.items()})
-    return whole
+        found[column] = found["predictor"].map({name: one[column] for name, one in fits.items()}).astype(float)
+    return found
 
 
 def fit(x: Any, y: Any) -> dict[str, float]:
@@ -95,12 +108,11 @@ def figure(table: pd.DataFrame) -> Figure:
     fig.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=min(4, len(handles)))
     tasks = sorted(set(table["tasks"]))
     over = f"{tasks[0]}" if len(tasks) == 1 else f"{tasks[0]} to {tasks[-1]}"
-    points = table.groupby("predictor").size().max()
     footnote(
         fig,
-        f"A point: one of {points} checkpoints of {len(runs)} runs; forgetting is the mean over {over} tasks other "
-        "than the one being trained.\nCurve: a + bx + cx² by least squares over all points, R² in the sample that was "
-        "fitted: points of one run are not independent.",
+        f"A point: one checkpoint; {len(runs)} runs. Forgetting: mean over {over} tasks other than the one being trained, "
+        "against the base, 0 for a gain. Bars: standard errors.\nCurve: a + bx + cx² by least squares over the n "
+        "checkpoints that every panel has (others hollow), R² in that sample; points of one run are not independent.",
     )
     return fig
 
@@ -113,12 +125,15 @@ def _panel(ax: Axes, rows: pd.DataFrame, styles: dict[str, Look]) -> None:
                 mine["value"], mine["forgetting"], xerr=mine["se"], fmt="none", ecolor=style["color"],
                 elinewidth=0.6, alpha=0.4,
             )  # fmt: skip
-        ax.plot(mine["value"], mine["forgetting"], linestyle="", markersize=5, **style)
-    first = rows.iloc[0]
+        for common, face in ((True, style["color"]), (False, "none")):
+            part = mine[mine["common"] == common]
+            ax.plot(part["value"], part["forgetting"], linestyle="", markersize=5, markerfacecolor=face, **style)
+    first, n = rows.iloc[0], int(rows["common"].sum())
     if np.isfinite(first["r2"]):
-        x = np.linspace(rows["value"].min(), rows["value"].max(), 200)
+        fitted = rows.loc[rows["common"], "value"]
+        x = np.linspace(fitted.min(), fitted.max(), 200)
         ax.plot(x, first["constant"] + first["linear"] * x + first["quadratic"] * x**2, color=GREY, linewidth=1.2)
-        text = f"R² = {first['r2']:.2f}"
+        text = f"R² = {first['r2']:.2f}, n = {n}"
     else:
-        text = "too few points for a fit"
-    ax.annotate(text, (0.97, 0.05), xycoords="axes fraction", ha="right", fontsize=7, color=GREY)
+        text = f"no fit, n = {n}"
+    ax.set_title(text, fontsize=7.5, color=GREY)

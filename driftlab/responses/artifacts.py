@@ -138,7 +138,8 @@ def broken(texts: Sequence[Text], bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
     three times before the response ends is a bad habit around an answer.
     """
     worse = [text.empty or text.truncated or (text.looping and text.loop_repeats >= BROKEN_REPEATS) for text in texts]
-    return bad & np.array(worse, dtype=bool)
+    both: NDArray[np.bool_] = bad & np.array(worse, dtype=bool)
+    return both
 
 
 def summarise(texts: Sequence[Text], prompts: Sequence[str], bad: NDArray[np.bool_]) -> dict[str, Any]:

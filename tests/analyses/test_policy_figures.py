@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from policy_tables import artifacts, forgetting, policy, steps, stored
+from policy_tables import artifacts, forgetting, policy, steps, stored, summary
 
 from driftlab.errors import ResultsError
 from driftlab.responses.razor import kl_bernoulli
@@ -51,6 +51,13 @@ def test_collapse_marks_the_first_collapsed_checkpoint_of_each_run(tmp_path):
     assert "without any target" in caption
 
 
+def test_a_log_without_gaps_is_drawn_too(tmp_path):
+    whole = steps()
+    whole["js_distilled"] = whole["js_distilled"].mask(whole["method"] != "grpo", 0.01)
+    _, figure = draw(collapse, stored(tmp_path / "out", steps=whole))
+    assert "without any target" not in figure.get_supxlabel()
+
+
 def test_collapse_says_where_there_is_none(tmp_path):
     calm = artifacts().assign(verdict="none", first_label="")
     _, figure = draw(collapse, stored(tmp_path / "out", "steps", "artifacts", artifacts=calm))
@@ -88,19 +95,37 @@ def test_forgetting_is_of_the_other_tasks_and_the_kl_of_the_stage_s_own(tmp_path
     changed = forgetting()
     changed.loc[(changed["label"] == "math@10") & (changed["task"] == "math"), "forgetting"] = 1e6  # being trained
     table = kl_forgetting.table(stored(tmp_path / "out", forgetting=changed))
-    assert list(table["predictor"].unique()) == ["kl_base_to_new", "kl_new_to_base", "rel_frobenius"]
+    assert list(table["predictor"].unique()) == [
+        "kl_base_to_new",
+        "kl_new_to_base",
+        "kl_new_to_base_all",
+        "rel_frobenius",
+    ]
     one = table[(table["run"] == "ema") & (table["label"] == "math@10")].set_index("predictor")
-    assert one["forgetting"].tolist() == [10.0] * 3
-    assert one["value"].to_dict() == {"kl_base_to_new": 2.0, "kl_new_to_base": 1.0, "rel_frobenius": 2e-3}
+    assert one["forgetting"].tolist() == [10.0] * 4
+    assert one["value"].to_dict() == {
+        "kl_base_to_new": 2.0,
+        "kl_new_to_base": 1.0,
+        "kl_new_to_base_all": 1.0,
+        "rel_frobenius": 2e-3,
+    }
     assert set(table["tasks"]) == {2}
     assert "base" not in set(table["label"])
 
 
-def test_without_weights_there_are_two_panels(tmp_path):
+def test_without_weights_there_are_three_panels(tmp_path):
     _, figure = draw(kl_forgetting, stored(tmp_path / "out", "policy", "forgetting"))
-    assert [ax.get_xlabel() for ax in figure.axes] == ["KL(base ‖ new), new task", "KL(new ‖ base), new task"]
-    notes = [text.get_text() for text in figure.axes[0].texts]
-    assert notes == ["R² = 1.00"]  # made up as a straight line
+    assert [ax.get_xlabel() for ax in figure.axes] == [
+        "KL(base ‖ new), new task", "KL(new ‖ base), new task", "KL(new ‖ base), all tasks",
+    ]  # fmt: skip
+    assert figure.axes[0].get_title() == "R² = 1.00, n = 9"  # made up as a straight line
+
+
+def test_fits_are_to_the_checkpoints_that_all_predictors_have(tmp_path):
+    weights = summary().query("run != 'grpo'")
+    table, figure = draw(kl_forgetting, stored(tmp_path / "out", spectral_summary=weights))
+    assert set(table.loc[~table["common"], "run"]) == {"grpo"}
+    assert {ax.get_title()[-5:] for ax in figure.axes if ax.get_visible() and ax.get_title()} == {"n = 6"}
 
 
 def test_the_fit_against_numpy_and_its_limits():
