@@ -110,8 +110,8 @@ def figure(table: pd.DataFrame) -> Figure:
     over = f"{tasks[0]}" if len(tasks) == 1 else f"{tasks[0]} to {tasks[-1]}"
     footnote(
         fig,
-        f"A point: one checkpoint; {len(runs)} runs. Forgetting: mean over {over} tasks other than the one being trained, "
-        "against the base, 0 for a gain. Bars: standard errors.\nCurve: a + bx + cx² by least squares over the n "
+        f"A point: one checkpoint; {len(runs)} runs. Forgetting: mean over {over} tasks other than the one being "
+        "trained, against the base, 0 for a gain. Bars: standard errors.\nCurve: a + bx + cx² by least squares over the n "
         "checkpoints that every panel has (others hollow), R² in that sample; points of one run are not independent.",
     )
     return fig
