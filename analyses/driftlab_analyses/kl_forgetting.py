@@ -111,8 +111,9 @@ def figure(table: pd.DataFrame) -> Figure:
     footnote(
         fig,
         f"A point: one checkpoint; {len(runs)} runs. Forgetting: mean over {over} tasks other than the one being "
-        "trained, against the base, 0 for a gain. Bars: standard errors.\nCurve: a + bx + cx² by least squares over the n "
-        "checkpoints that every panel has (others hollow), R² in that sample; points of one run are not independent.",
+        "trained, against the base, 0 for a gain. Bars: standard errors.\nCurve: a + bx + cx² by least squares over "
+        "the n checkpoints that every panel has (others hollow), R² in that sample; points of one run are not "
+        "independent.",
     )
     return fig
 
