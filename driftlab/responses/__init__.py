@@ -16,6 +16,7 @@
     Drift beyond what success required, from samples and exactly.
 ``artifacts``, ``ngrams``, ``verdict``
     Texts to artefact rates, amplified phrases and the verdict whether a checkpoint collapsed.
-``trails``, ``answers``, ``scoring``, ``policy_tables``, ``policy_study``
+``trails``, ``answers``, ``scoring``, ``policy_tables``, ``policy_walks``,
+``policy_study``
     Runs and their checkpoints to responses, to drift at every token, to rows, to tables.
 """
