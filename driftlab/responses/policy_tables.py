@@ -124,15 +124,15 @@ def successes(answers: Sequence[Answer], level: float) -> NDArray[np.float64]:
     return np.array([np.nan if a.reward is None else float(a.reward >= level) for a in answers])
 
 
-def policy_rows(on_new: Scored, on_base: Scored | None, level: float) -> list[dict[str, Any]]:
-    """Return the numbers of each task and of all; without base responses one direction stays empty, with a reason."""
+def policy_rows(on_new: Scored, on_base: Scored, level: float) -> list[dict[str, Any]]:
+    """Return the numbers of each task and of all; a task the base did not answer lacks one direction, with a reason."""
     new = on_new.frame(level)
-    base = None if on_base is None else on_base.frame(level)
+    base = on_base.frame(level)
     tasks = list(dict.fromkeys(new["task"]))
     rows, parts = [], []
     for task in tasks:
         ours = new[new["task"] == task]
-        theirs = None if base is None else base[base["task"] == task]
+        theirs = base[base["task"] == task]
         part = _excess(ours, theirs)
         parts.append(part)
         rows.append({"task": task, **_policy_row(ours, theirs, part)})
@@ -140,7 +140,7 @@ def policy_rows(on_new: Scored, on_base: Scored | None, level: float) -> list[di
     return [*rows, {"task": ALL, **_policy_row(new, base, whole)}]
 
 
-def _policy_row(new: pd.DataFrame, base: pd.DataFrame | None, excess: razor.Excess) -> dict[str, Any]:
+def _policy_row(new: pd.DataFrame, base: pd.DataFrame, excess: razor.Excess) -> dict[str, Any]:
     row: dict[str, Any] = {"n": len(new), "prompts": new["prompt"].nunique(), "tokens": int(new["tokens"].sum())}
     row["unknown"] = int(new["success"].isna().sum())
     for direction, frame in zip(DIRECTIONS, (new, base), strict=True):
@@ -156,21 +156,21 @@ def _policy_row(new: pd.DataFrame, base: pd.DataFrame | None, excess: razor.Exce
     row |= {"kl_bernoulli": excess.kl_bernoulli, "excess_drift": excess.excess, "excess_drift_se": excess.se}
     row |= {"excess_drift_low": excess.low, "excess_drift_high": excess.high}
     row |= {"kl_bernoulli_prompt": excess.kl_bernoulli_prompt, "excess_drift_prompt": excess.excess_prompt}
-    missing = "" if base is not None else "no responses of the base: kl_base_to_new and excess_drift need them"
+    missing = "" if len(base) else "no responses of the base: kl_base_to_new and excess_drift need them"
     reason = missing or (f"excess_drift: {excess.reason}" if excess.reason else "")
     return row | {"estimator": ESTIMATOR, "off_policy": OFF_POLICY, "status": "ok", "reason": reason}
 
 
-def _estimate(name: str, frame: pd.DataFrame | None, column: str, *, per_token: bool = False) -> dict[str, float]:
-    if frame is None or frame.empty:
+def _estimate(name: str, frame: pd.DataFrame, column: str, *, per_token: bool = False) -> dict[str, float]:
+    if frame.empty:
         return {name: float("nan"), f"{name}_se": float("nan")}
     counts = frame["tokens"] if per_token else None
     found = over_prompts(frame[column], frame["prompt"], counts, frame["task"])
     return {name: found.value, f"{name}_se": found.se}
 
 
-def _excess(new: pd.DataFrame, base: pd.DataFrame | None) -> razor.Excess:
-    if base is None or base.empty:
+def _excess(new: pd.DataFrame, base: pd.DataFrame) -> razor.Excess:
+    if base.empty:
         empty: list[float] = []
         return razor.excess_drift(empty, empty, empty)
     ours = new.groupby("prompt", sort=True)[["rb", "success"]].mean()

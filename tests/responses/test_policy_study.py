@@ -165,6 +165,21 @@ def test_stored_responses_are_encoded_again_and_counted(small_run, base, tmp_pat
     assert drift["excess_drift_prompt"].isna().all()
 
 
+def test_a_task_the_base_did_not_answer_lacks_one_direction(small_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(small_run, run)
+    file = run / "responses/base.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if '"task": "logic"' not in line))
+    results, _ = study(tmp_path / "out", [run], Plan(source="stored", tasks=("math", "logic")))
+    rows = results.table("policy").query("label == 'science@2'").set_index("task")
+    assert rows.loc["logic", "kl_new_to_base"] >= 0
+    assert rows.loc["logic", ["kl_base_to_new", "excess_drift", "success_base"]].isna().all()
+    assert rows.loc["logic", "reason"].startswith("no responses of the base")
+    assert rows.loc["math", "kl_base_to_new"] > 0
+    assert rows.loc["all", "reason"] == "excess_drift: 1 of 2 tasks have no excess drift"
+
+
 def test_artefacts_alone_need_no_weights(small_run, tmp_path):
     shutil.copytree(small_run, tmp_path / "texts")
     shutil.rmtree(tmp_path / "texts/checkpoints")
