@@ -55,8 +55,7 @@ def policy(
     driftlab policy 'out/checkpoint-*' --base Qwen3-0.6B --questions math=test.jsonl::boxed -o out
     """
     from driftlab.devices import resolve_device
-    from driftlab.responses.policy_study import STEPS, TABLES, describe, measure_policies
-    from driftlab.responses.policy_walks import Plan
+    from driftlab.responses.policy_study import STEPS, TABLES, Plan, describe, measure_policies
     from driftlab.responses.trails import open_trails, text_trails
     from driftlab.results import ResultsDir
 

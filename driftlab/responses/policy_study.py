@@ -14,6 +14,8 @@ from driftlab.responses.trails import Stop, Trail
 from driftlab.responses.verdict import ALL, first_collapse, first_step, js_reading
 from driftlab.results import ResultsDir
 
+__all__ = ["STEPS", "TABLES", "Outcome", "Plan", "describe", "measure_policies"]
+
 SCHEMAS = {"policy": POLICY, "artifacts": ARTIFACTS, "ngrams": NGRAMS}
 TABLES = tuple(SCHEMAS)
 """The tables this study owns. It also writes ``steps``, which other commands may write for the same runs."""

@@ -10,8 +10,7 @@ import torch
 
 from driftlab.errors import CheckpointError, DataError, UsageError
 from driftlab.responses.answers import encode_stored, make_exam, read_answers, take
-from driftlab.responses.policy_study import TABLES, describe, measure_policies
-from driftlab.responses.policy_walks import Plan
+from driftlab.responses.policy_study import TABLES, Plan, describe, measure_policies
 from driftlab.responses.scoring import require_same_vocabulary, score
 from driftlab.responses.trails import open_trails, text_trails
 from driftlab.results import ResultsDir
