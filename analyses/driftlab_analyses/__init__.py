@@ -18,5 +18,8 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "supervision_density": ("scores", "forgetting", "steps"),
     "tables": ("forgetting_summary",),
     "response_drift": ("similarity",),
+    "collapse": ("steps", "artifacts"),
+    "razor_plane": ("policy",),
+    "kl_forgetting": ("policy", "forgetting"),
 }
 """Figure name to the stored tables it needs; the module of the same name draws it."""

@@ -15,6 +15,7 @@ from driftlab_cli.figures import figures
 from driftlab_cli.forgetting import forgetting
 from driftlab_cli.ls import ls
 from driftlab_cli.mmd import mmd
+from driftlab_cli.policy import policy
 from driftlab_cli.report import report
 from driftlab_cli.respond import respond
 from driftlab_cli.similarity import similarity
@@ -53,6 +54,7 @@ app.command()(mmd)
 app.command()(forgetting)
 app.command()(respond)
 app.command()(similarity)
+app.command()(policy)
 app.command()(figures)
 app.command()(report)
 app.command()(study)
