@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from driftlab.responses.policy_study import TABLES, Plan, describe, measure_policies
+from driftlab.responses.policy_study import SCHEMAS, Plan, describe, measure_policies
+from driftlab.responses.policy_tables import to_table
 from driftlab.responses.trails import open_trails
 from driftlab.results import ResultsDir
 from driftlab.study.plan import StudyPlan
@@ -27,8 +29,14 @@ def measure_run_policy(
 def join_policies(runs: list[StudyRun], results: ResultsDir) -> list[str]:
     """Join what was measured run by run into the tables of ``driftlab policy``, and return the remarks."""
     opened = [ResultsDir.open(results.path / "policies" / run.name) for run in runs]
-    for name in ("steps", *reversed(TABLES)):  # "policy" last: it says that all are there
-        tables = [folder.table(name).dropna(axis=1, how="all") for folder in opened if folder.has(name)]
-        if tables:
-            results.write_table(name, pd.concat(tables, ignore_index=True))
+    steps = [folder.table("steps").dropna(axis=1, how="all") for folder in opened if folder.has("steps")]
+    if steps:
+        results.write_table("steps", pd.concat(steps, ignore_index=True))
+    for name, schema in reversed(SCHEMAS.items()):  # "policy" last: it says that all are there
+        rows = [row for folder in opened if folder.has(name) for row in _records(folder.table(name))]
+        results.write_table(name, to_table(rows, schema))
     return [note for folder in opened for note in folder.manifest()["commands"]["policy"].get("notes", [])]
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]

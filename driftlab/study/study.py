@@ -31,7 +31,7 @@ from driftlab.study.policy import join_policies
 from driftlab.study.runs import StudyRun, make_runs, study_runs
 from driftlab.study.weights import measure_weights
 
-OWN = ("runs", "study_numbers", "study_methods", "study_contrasts")
+OWN = ("runs", "steps", "study_numbers", "study_methods", "study_contrasts")
 TABLES = (*OWN, *WEIGHTS, *DOMAINS, *SIMILARITY, *POLICY, *FORGETTING)
 Progress = Callable[[float, str], AbstractContextManager[Callable[[float, str], None]]]
 
