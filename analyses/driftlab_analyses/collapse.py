@@ -47,7 +47,7 @@ def table(results: ResultsDir) -> pd.DataFrame:
         parts.append(part)
     rates = rates[(rates["task"] == _ALL) & (rates["status"] == "ok") & rates["global_step"].notna()]
     parts.append(
-        rates[[*keys, "label", "n", "prompts", "verdict", "first_label", "first_step"]].assign(
+        rates[[*keys, "label", "n", "prompts", "verdict", "first_label"]].assign(
             measure=ARTIFACTS,
             value=rates[ARTIFACTS],
             low=rates[f"{ARTIFACTS}_low"],

@@ -33,7 +33,9 @@ def table(results: ResultsDir) -> pd.DataFrame:
         raise ResultsError(f"{results.path}: no checkpoint has both a KL and a success rate.")
     place = {task: i for i, task in enumerate(wanted)}
     order = kept["task"].map(place)
-    return kept.assign(_place=order).sort_values("_place", kind="stable")[_COLUMNS].reset_index(drop=True)
+    return (
+        kept.assign(_place=order).sort_values("_place", kind="stable").reindex(columns=_COLUMNS).reset_index(drop=True)
+    )
 
 
 def figure(table: pd.DataFrame) -> Figure:

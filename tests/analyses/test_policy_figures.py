@@ -51,6 +51,14 @@ def test_collapse_marks_the_first_collapsed_checkpoint_of_each_run(tmp_path):
     assert "without any target" in caption
 
 
+def test_columns_that_are_empty_everywhere_may_be_missing(tmp_path):
+    bare = stored(
+        tmp_path / "out", artifacts=artifacts().drop(columns="first_step"), policy=policy().drop(columns="success_se")
+    )
+    draw(collapse, bare)
+    draw(razor_plane, bare)
+
+
 def test_a_log_without_gaps_is_drawn_too(tmp_path):
     whole = steps()
     whole["js_distilled"] = whole["js_distilled"].mask(whole["method"] != "grpo", 0.01)
