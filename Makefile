@@ -9,10 +9,8 @@ export OMP_WAIT_POLICY ?= PASSIVE
 .PHONY: demo test check slow clean
 
 demo: $(READY)
-	$(BIN)/python examples/tiny_sequence.py $(DEMO)/runs
-	$(BIN)/driftlab svd $(DEMO)/runs/gentle $(DEMO)/runs/hard -o $(DEMO)/results --force
-	$(BIN)/driftlab figures $(DEMO)/results -o $(DEMO)/figures --force
-	@echo "Look at $(DEMO)/figures/parameter_drift.png"
+	$(BIN)/driftlab study --profile smoke -o $(DEMO) --resume
+	@echo "Open $(DEMO)/report.html"
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto

@@ -89,18 +89,22 @@ def build_report(folder: str | Path, out: str | Path, *, title: str = "", force:
 
 
 def _fill(section: Section, results: ResultsDir) -> _Filled:
-    notes: list[str] = []
+    notes = list(results.read_json(section.remarks).get("remarks", [])) if _has_json(results, section) else []
     figures = []
     for name in section.figures:
         if all(map(results.has, FIGURES[name])):
             try:
                 figures.append(_figure(name, results))
             except DriftlabError as error:
-                notes.append(f"{name} was not drawn: {error}")
+                notes.append(f"{name} was not drawn: {str(error).removeprefix(f'{results.path}: ')}")
     tables = [_table(table, results) for table in section.tables if results.has(table.source)]
     explorer = section.explorer
     shown = _explorer(explorer, results) if explorer and results.has(explorer.source) else None
     return _Filled(section.id, section.title, section.lead, notes, figures, [t for t in tables if t["rows"]], shown)
+
+
+def _has_json(results: ResultsDir, section: Section) -> bool:
+    return bool(section.remarks) and (results.path / f"{section.remarks}.json").is_file()
 
 
 def _figure(name: str, results: ResultsDir) -> dict[str, str]:
@@ -185,7 +189,7 @@ def _facts(results: ResultsDir) -> list[tuple[str, str]]:
         facts += [("matrices in each", str(int(model.loc[model["measure"].eq("rel_frobenius"), "n"].max())))]
     if results.has("runs"):
         runs = results.table("runs")
-        facts += [("methods", str(runs["method"].nunique())), ("seeds", str(runs["seed"].nunique()))]
+        facts += [("methods and controls", str(runs["method"].nunique())), ("seeds each", str(runs["seed"].nunique()))]
     if results.has("mmd_domains"):
         facts.append(("domains", str(len(results.table("mmd_domains")))))
     return facts

@@ -42,6 +42,8 @@ class Section:
     figures: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     explorer: Explorer | None = None
+    remarks: str = ""
+    """The JSON file of which the remarks are shown."""
 
     @property
     def tables_read(self) -> list[str]:
@@ -164,6 +166,7 @@ SECTIONS = (
         "responses read; the same text reads 1.",
         ("response_drift",),
         (Table("similarity", "Similarity to the base", "similarity_summary", _of_all("similarity_summary", _SIMILAR)),),
+        remarks="similarity",
     ),
     Section(
         "weights",
@@ -194,6 +197,7 @@ SECTIONS = (
                 "Intervals: 95 %, jackknife. p-values are adjusted by Holm's method.",
             ),
         ),
+        remarks="mmd",
     ),
 )
 """In the order of the page."""
