@@ -1,5 +1,6 @@
 """One look for all figures, and files that are the same bytes for the same numbers."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
 MARKERS = ("o", "X", "P", "^", "s", "D", "v", "*")
 GREY = "#666666"
+_LETTERS_AN_INCH = 19  # of a footnote
 SUFFIXES = (".pdf", ".png", ".csv")
 
 RC: Any = {
@@ -48,8 +50,10 @@ def look(index: int) -> dict[str, Any]:
 
 
 def footnote(figure: Figure, text: str) -> None:
-    """Say under the figure what lines and bands mean and how many items stand behind them."""
-    figure.supxlabel(text, fontsize=6.5, color=GREY, x=0.02, ha="left")
+    """Say under the figure what lines and bands mean and how many items stand behind them; broken to its width."""
+    letters = int(_LETTERS_AN_INCH * figure.get_figwidth())
+    lines = [line for part in text.split("\n") for line in textwrap.wrap(part, letters) or [""]]
+    figure.supxlabel("\n".join(lines), fontsize=6.5, color=GREY, x=0.02, ha="left")
 
 
 def save(figure: Figure, table: pd.DataFrame, stem: Path) -> list[Path]:

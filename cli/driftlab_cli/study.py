@@ -43,6 +43,7 @@ def study(
     from driftlab.study.study import run_study
     from driftlab_analyses.draw import draw_all
     from driftlab_analyses.report.build import build_report
+    from driftlab_analyses.report.findings import KEY_NUMBERS
 
     say = Output(as_json=as_json, quiet=quiet)
     plan = _plan(profile, config, seeds, {"model": model, "tasks": task, "stages": stages}, settings or [])
@@ -58,7 +59,9 @@ def study(
         say.note(text)
     for name, why in outcome.failed.items():
         say.warn(f"run {name} failed: {why}")
-    say.result(outcome.results.table("study_contrasts")[_SHOWN], extra={"out": str(out), "report": str(page)})
+    table = outcome.results.table("study_contrasts")[_SHOWN]
+    shown = table if as_json else table[table["number"].isin(KEY_NUMBERS)]
+    say.result(shown, extra={"out": str(out), "report": str(page)})
     say.note(f"Report: {page}; figures in {out / 'figures'}")
     if outcome.failed:
         raise typer.Exit(3)
