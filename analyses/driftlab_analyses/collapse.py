@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
-from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.sequence_axis import Look, legend, looks, mark_stages
 from driftlab_analyses.style import footnote, new_figure
 
@@ -25,7 +24,6 @@ ARTIFACTS = "artifact_rate"
 _LABELS = STEPS | {ARTIFACTS: "Degenerate\nresponses (%)"}
 _PERCENT = ("repeat_rate", ARTIFACTS)
 _BROKEN = "broken_rate"
-_WIDTH = 110
 _ALL = "all"
 WINDOW = 5
 """Iterations of the running mean, which starts anew with each stage: training batches jump."""
@@ -138,4 +136,4 @@ def _caption(table: pd.DataFrame) -> str:
     ]
     if marked:
         lines[0] += " Ticks under JS: iterations without any target."
-    return "\n".join(wrap(line, _WIDTH) for line in lines)
+    return "\n".join(lines)

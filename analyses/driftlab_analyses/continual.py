@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
-from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.dynamics import root_axis
 from driftlab_analyses.score_means import source_of
 from driftlab_analyses.style import COLOURS, MARKERS, footnote, new_figure
@@ -105,7 +104,7 @@ def figure(table: pd.DataFrame) -> Figure:
         handles = dict(zip(labels, found, strict=True)) | handles
     names = [name for name in [*tasks, OOD] if name in handles]
     fig.legend([handles[name] for name in names], names, loc="outside upper center", ncols=min(8, len(names)))
-    footnote(fig, "\n".join(wrap(line, 20 * fig.get_figwidth()) for line in _words(table)))
+    footnote(fig, "\n".join(_words(table)))
     return fig
 
 

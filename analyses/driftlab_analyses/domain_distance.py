@@ -42,7 +42,7 @@ def figure(table: pd.DataFrame) -> Figure:
         f"Hatched: at the noise floor, {len(floor)} of {len(table)} pairs.",
         f"Encoder: {table['encoder'].iloc[0]}",
     ]
-    footnote(fig, "\n".join(wrap(line, 19 * fig.get_figwidth()) for line in lines))
+    footnote(fig, "\n".join(lines))
     return fig
 
 
@@ -82,13 +82,3 @@ def draw_heat_map(names: list[str], grid: Grid, label: str) -> Figure:
         side.set_visible(False)
     fig.colorbar(mesh, ax=ax, label=label, pad=0.02)
     return fig
-
-
-def wrap(line: str, width: float) -> str:
-    """Break a line of a footnote at spaces."""
-    rows = [""]
-    for word in line.split(" "):
-        if rows[-1] and len(rows[-1]) + 1 + len(word) > width:
-            rows.append("")
-        rows[-1] = f"{rows[-1]} {word}".strip()
-    return "\n".join(rows)

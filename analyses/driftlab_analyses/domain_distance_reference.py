@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from driftlab.results import ResultsDir
-from driftlab_analyses.domain_distance import draw_heat_map, names_of, square, wrap
+from driftlab_analyses.domain_distance import draw_heat_map, names_of, square
 from driftlab_analyses.style import footnote
 
 
@@ -31,5 +31,5 @@ def figure(table: pd.DataFrame) -> Figure:
     if len(both) > 1:
         tau = both["value"].corr(both["ours_x100"].astype(float), method="kendall")
         lines.append(f"Kendall's tau with this run: {tau:.2f} over {len(both)} pairs of the same names.")
-    footnote(fig, "\n".join(wrap(line, 19 * fig.get_figwidth()) for line in lines))
+    footnote(fig, "\n".join(lines))
     return fig

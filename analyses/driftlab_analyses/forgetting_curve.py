@@ -12,7 +12,6 @@ from matplotlib.lines import Line2D
 
 from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
-from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.dynamics import root_axis
 from driftlab_analyses.score_means import source_of
 from driftlab_analyses.style import COLOURS, GREY, MARKERS, footnote, new_figure
@@ -112,4 +111,4 @@ def _words(table: pd.DataFrame, points: pd.DataFrame, methods: list[str]) -> str
         lines.append("At 0: trained and tested domain are one set in the distances, not measured apart.")
     if table["source"].iloc[0]:
         lines.append(str(table["source"].iloc[0]))
-    return "\n".join(wrap(line, 190) for line in lines)
+    return "\n".join(lines)

@@ -15,7 +15,6 @@ from matplotlib.patches import Patch
 
 from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
-from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.style import COLOURS, GREY, footnote, new_figure
 
 _COLUMNS = ["run", "label", "order", "task", "id", "similarity"]
@@ -64,7 +63,7 @@ def figure(table: pd.DataFrame) -> Figure:
         last = place + columns >= len(panels)
         ax.tick_params(axis="x", labelbottom=last)
     _legend(fig, table, runs)
-    footnote(fig, wrap(_caption(table, runs, low), 19 * fig.get_figwidth()))
+    footnote(fig, _caption(table, runs, low))
     return fig
 
 

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
-from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.dynamics import draw_curves, legend_above, name_stages, seeds_in_words, step_curves
 from driftlab_analyses.style import COLOURS, footnote, new_figure
 from driftlab_analyses.teacher_freshness import distilled_runs, named_lines
@@ -52,7 +51,7 @@ def figure(table: pd.DataFrame) -> Figure:
     for ax in axes[len(measures) :]:
         ax.set_visible(False)
     legend_above(fig, axes[0], 3)
-    footnote(fig, wrap(f"{seeds_in_words(table)} Ticks at the bottom: the teacher moves. Gaps of JS: no target.", 165))
+    footnote(fig, f"{seeds_in_words(table)} Ticks at the bottom: the teacher moves. Gaps of JS: no target.")
     return fig
 
 

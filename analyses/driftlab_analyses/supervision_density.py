@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
-from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.dynamics import draw_curves, name_stages, seeds_in_words, step_curves
 from driftlab_analyses.score_means import final_means, score_words
 from driftlab_analyses.style import footnote, new_figure
@@ -56,5 +55,5 @@ def figure(table: pd.DataFrame) -> Figure:
     handles, labels = fig.axes[1].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)))
     said = f"{score_words(means)} Dashes: the base of each. " if len(means) else "No scores of these runs. "
-    footnote(fig, wrap(f"{said}{seeds_in_words(curves)} Gaps of JS: steps without a target.", 165))
+    footnote(fig, f"{said}{seeds_in_words(curves)} Gaps of JS: steps without a target.")
     return fig

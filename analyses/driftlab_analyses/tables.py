@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from driftlab.errors import ResultsError
 from driftlab.files import write_text
 from driftlab.results import ResultsDir
-from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.style import footnote, new_figure
 
 MEANS = {"current": "Current", "last": "Last", "ood": "OOD"}
@@ -130,7 +129,7 @@ def figure(table: pd.DataFrame) -> Figure:
         ax.axhline(1 - y / rows, color="black", linewidth=width)
     ax.set_xlim(-0.005, 1.005)
     ax.set_ylim(-0.02, 1.02)
-    footnote(fig, wrap(words(table), 20 * fig.get_figwidth()))
+    footnote(fig, words(table))
     return fig
 
 

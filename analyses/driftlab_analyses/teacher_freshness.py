@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from driftlab.errors import ResultsError
 from driftlab.results import ResultsDir
-from driftlab_analyses.domain_distance import wrap
 from driftlab_analyses.dynamics import draw_curves, name_stages, seeds_in_words, step_curves, teacher_name
 from driftlab_analyses.score_means import final_means, score_words
 from driftlab_analyses.style import footnote, look, new_figure
@@ -77,7 +76,7 @@ def figure(table: pd.DataFrame) -> Figure:
     fig.legend(handles, labels, loc="outside upper center", ncols=min(3, len(labels)))
     said = f"{score_words(means)} Dashes: the base of each. " if len(means) else "No scores of these runs. "
     gaps = "Gaps of JS: steps without a target."
-    footnote(fig, wrap(f"{said}{seeds_in_words(curves)} {gaps}", 175))
+    footnote(fig, f"{said}{seeds_in_words(curves)} {gaps}")
     return fig
 
 
