@@ -58,7 +58,7 @@ def _study(results: ResultsDir) -> Iterator[Finding]:
     for number, meaning in KEY_NUMBERS.items():
         rows = table[table["number"] == number]
         apart = rows[rows["verdict"].isin(["above", "below"])]
-        rest = [f"{row.left} and {row.right}" for row in _rows(rows) if row.verdict == "not separated"]
+        rest = [_open_pair(row) for row in _rows(rows) if row.verdict == "not separated"]
         for row in _rows(apart):
             yield Finding(
                 group, "separated",
@@ -68,6 +68,13 @@ def _study(results: ResultsDir) -> Iterator[Finding]:
             )  # fmt: skip
         if rest:
             yield Finding(group, "open", f"{meaning}: {'; '.join(rest)}")
+
+
+def _open_pair(row: Any) -> str:
+    """Name two methods that are not separated; with the interval where it is the adjustment that decides."""
+    alone = row.low > 0 or row.high < 0
+    shown = f" ({row.difference:+.3g} [{row.low:+.3g}, {row.high:+.3g}], p {_p(row.p_holm)} adjusted)" if alone else ""
+    return f"{row.left} and {row.right}{shown}"
 
 
 def _weights(results: ResultsDir) -> Iterator[Finding]:
