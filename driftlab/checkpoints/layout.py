@@ -9,7 +9,7 @@ from typing import Any
 from driftlab.checkpoints.formats import holds_weights
 from driftlab.checkpoints.names import natural_key
 from driftlab.checkpoints.stepname import Found, describe, home, is_holder, is_step, is_unfinished, read_json, stem
-from driftlab.checkpoints.weights import has_model
+from driftlab.checkpoints.weights import has_model, has_safetensors
 from driftlab.errors import CheckpointError
 
 _ZERO_STATE = re.compile(r"^global_step\d+$")
@@ -46,7 +46,8 @@ def find_run(path: Path) -> FoundRun | None:
     inner = _inner(path)
     steps = _steps(inner)
     if inner is path and is_checkpoint(path):
-        steps = [s for s in steps if has_model(s) or not (is_step(stem(home(path))) or _ZERO_STATE.match(s.name))]
+        inside = is_step(stem(home(path)))
+        steps = [s for s in steps if has_safetensors(s) or not (inside or _ZERO_STATE.match(s.name))]
         if not steps:
             return None
     entries = steps or [child for child in _folders(inner) if holds_weights(child) and not is_unfinished(child.name)]

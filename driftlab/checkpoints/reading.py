@@ -5,12 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from torch import Tensor
 
+from driftlab.checkpoints.lowrank import LowRank, LowRankUpdate
 from driftlab.checkpoints.tensorfile import WEIGHT_DTYPES, TensorInfo
 from driftlab.checkpoints.tracks import Track
 from driftlab.errors import CheckpointError
 
-Read = Tensor | CheckpointError
-"""A tensor, or why it cannot be read: one bad file does not stop the others."""
+Read = Tensor | LowRankUpdate | CheckpointError
+"""A tensor, an adapter's update of it, or why it cannot be read: one bad file does not stop the others."""
 
 
 def to_read(track: Track) -> list[TensorInfo]:
@@ -48,6 +49,6 @@ def _read_ahead(pool: ThreadPoolExecutor, order: Iterable[TensorInfo]) -> Iterat
 
 def _read(info: TensorInfo) -> Read:
     try:
-        return info.read()
+        return info.update() if isinstance(info, LowRank) else info.read()
     except CheckpointError as error:
         return error

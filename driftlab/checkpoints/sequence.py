@@ -162,7 +162,7 @@ def _open_checkpoint(found: Found, order: int, origin: Checkpoint) -> Checkpoint
     assert origin.weights is not None
     weights, names, error = None, {}, ""
     try:
-        weights = open_weights(found.path)
+        weights = open_weights(found.path, origin.weights)
         names = pair(origin.weights.tensors, weights.tensors, str(found.path))
     except CheckpointError as problem:
         error = str(problem)

@@ -11,7 +11,7 @@ import math
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -95,10 +95,19 @@ class TensorInfo:
         """Number of entries."""
         return math.prod(self.shape)
 
-    def first_rows(self, rows: int) -> "TensorInfo":
-        """Return the tensor made of the first ``rows`` rows: they lie at the start of its bytes."""
-        nbytes = self.nbytes // self.shape[0] * rows
-        return replace(self, shape=(rows, *self.shape[1:]), stop=self.start + nbytes)
+    def slab(self, first: int, shape: tuple[int, ...]) -> Self:
+        """Return the tensor of ``shape`` made of consecutive entries from entry ``first`` on, row by row."""
+        width = self.nbytes // self.numel if self.numel else 0
+        start = self.start + first * width
+        return replace(self, shape=shape, start=start, stop=start + math.prod(shape) * width)
+
+    def rows(self, first: int, last: int) -> Self:
+        """Return rows ``first`` up to ``last``, which lie together."""
+        return self.slab(first * math.prod(self.shape[1:]), (last - first, *self.shape[1:]))
+
+    def item(self, i: int) -> Self:
+        """Return the i-th tensor of a stack."""
+        return self.slab(i * math.prod(self.shape[1:]), self.shape[1:])
 
     def read(self) -> torch.Tensor:
         """Read the tensor, in its stored type, on the CPU.
@@ -127,6 +136,22 @@ class TensorInfo:
         if not buffer:
             return torch.empty(self.shape, dtype=DTYPES[self.dtype])
         return torch.frombuffer(buffer, dtype=DTYPES[self.dtype]).reshape(self.shape)
+
+
+def stamp_of(file: Path) -> tuple[int, int]:
+    """Return size and modification time of a file, by which a later change is seen.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no such file.
+    """
+    try:
+        return _stamp(file.stat())
+    except FileNotFoundError:
+        raise _missing(file) from None
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from None
 
 
 def _stamp(stat: os.stat_result) -> tuple[int, int]:
@@ -210,7 +235,7 @@ def _parse(file: Path, raw: bytes, data_start: int, stamp: tuple[int, int]) -> d
         header = json.loads(raw, parse_constant=_no_constant)
         if not isinstance(header, dict):
             raise TypeError
-        header.pop("__metadata__", None)
+        _check_whole(file, header.pop("__metadata__", None))
         tensors = {name: _tensor(file, name, entry, data_start, stamp) for name, entry in header.items()}
     except (ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(f"{file}: its header is not valid safetensors JSON; the file is damaged.") from None
@@ -229,6 +254,15 @@ def _parse(file: Path, raw: bytes, data_start: int, stamp: tuple[int, int]) -> d
             "Copy or save it again.",
         )
     return tensors
+
+
+def _check_whole(file: Path, metadata: Any) -> None:
+    """Refuse files whose tensors are parts of larger ones (torch.distributed.checkpoint, ``_hf_utils.py``)."""
+    if isinstance(metadata, dict) and "DCP_SHARDING_INFO" in metadata:
+        raise CheckpointError(
+            f"{file}: holds parts of tensors, as torch's distributed checkpoints write them in safetensors.",
+            "Join them with torch.distributed.checkpoint's consolidate_safetensors_files.",
+        )
 
 
 def _no_constant(text: str) -> None:

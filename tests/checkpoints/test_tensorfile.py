@@ -51,7 +51,7 @@ def test_every_type_comes_back_as_the_safetensors_library_wrote_it(tmp_path, dty
 
 
 def test_first_rows_are_the_first_rows(good):
-    info = read_header(good)[0]["a"].first_rows(1)
+    info = read_header(good)[0]["a"].rows(0, 1)
     assert torch.equal(info.read(), torch.tensor([[0.0, 1.0, 2.0]]))
 
 
