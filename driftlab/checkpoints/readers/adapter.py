@@ -1,7 +1,7 @@
 """LoRA adapters as PEFT saves them, put on a base as low-rank updates that are never multiplied out.
 
-``adapter_config.json`` gives r, alpha, their patterns and the variant; ``adapter_model.safetensors`` (or ``.bin``) holds
-``base_model.model.NAME.lora_A.weight`` of shape (r, in) and ``lora_B.weight`` of shape (out, r). The update is
+``adapter_config.json`` gives r, alpha, their patterns and the variant; ``adapter_model.safetensors`` (or ``.bin``)
+holds ``base_model.model.NAME.lora_A.weight`` of shape (r, in) and ``lora_B.weight`` of shape (out, r). The update is
 s B A with s = alpha / r, or alpha / sqrt(r) with rank stabilisation (E. Hu et al., arXiv 2106.09685; D. Kalajdzievski,
 arXiv 2312.03732; PEFT, ``tuners/lora/layer.py`` and ``utils/save_and_load.py``).
 """
@@ -27,40 +27,16 @@ _FACTOR = re.compile(
     r"^(?P<module>.+)\.lora_(?P<embedding>embedding_)?(?P<side>[AB])(?:\.(?!weight|bias)\w+)?(?:\.weight)?$"
 )
 _SAVED = re.compile(r"\.modules_to_save(?:\.\w+(?=\.))?|\.base_layer")
-_HARMLESS = frozenset(
-    [
-        "auto_mapping",
-        "base_model_name_or_path",
-        "bias",
-        "fan_in_fan_out",
-        "inference_mode",
-        "init_lora_weights",
-        "layers_pattern",
-        "layers_to_transform",
-        "lora_alpha",
-        "lora_dropout",
-        "modules_to_save",
-        "peft_type",
-        "peft_version",
-        "r",
-        "rank_pattern",
-        "alpha_pattern",
-        "revision",
-        "target_modules",
-        "exclude_modules",
-        "task_type",
-        "use_rslora",
-        "megatron_core",
-        "megatron_config",
-        "loftq_config",
-        "eva_config",
-        "corda_config",
-        "qalora_group_size",
-        "runtime_config",
-        "ensure_weight_tying",
-        "velora_config",
-    ]
-)
+# fmt: off
+_HARMLESS = frozenset((
+    "auto_mapping", "base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode", "init_lora_weights",
+    "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "modules_to_save", "peft_type",
+    "peft_version", "r", "rank_pattern", "alpha_pattern", "revision", "target_modules", "exclude_modules",
+    "task_type", "use_rslora", "megatron_core", "megatron_config", "loftq_config", "eva_config", "corda_config",
+    "qalora_group_size", "runtime_config", "ensure_weight_tying", "velora_config",
+))
+# fmt: on
+"""Settings that do not change what the factors mean; any other that is set is a variant."""
 _MOVED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "milora")
 """Initialisations that change the base too: the adapter is no update of the published weights."""
 
