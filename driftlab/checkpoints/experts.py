@@ -1,4 +1,4 @@
-"""Mixtures of experts: stacks ``[expert, ...]`` split into one matrix for each expert, under the names of either layout.
+"""Mixtures of experts: stacks ``[expert, ...]`` split into one matrix for each expert.
 
 Transformers keeps the experts of a layer in one tensor since version 5 and saves most models one tensor for each expert
 (``conversion_mapping.py``); trainers that write their state dict leave the former. Llama 4 and gpt-oss store inputs
@@ -45,8 +45,8 @@ def split_experts(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, li
             out |= dict(_expert(match, info, i, kind, orientation))
     if unknown:
         return out, [
-            f"{len(unknown)} stacks of experts ({unknown[0]}) are measured expert by expert as stored: config.json does "
-            "not tell their layout"
+            f"{len(unknown)} stacks of experts ({unknown[0]}) are measured expert by expert as stored: config.json "
+            "does not tell their layout"
         ]
     return out, []
 
