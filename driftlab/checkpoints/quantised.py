@@ -1,8 +1,8 @@
 """Quantised weights: multiplied by their scales where the format is known to the bit, refused by name elsewhere.
 
 Read are fp8 and int8 weights with scales for the whole tensor, for rows or for blocks, and the MXFP4 blocks of gpt-oss.
-The names ``weight_scale_inv`` and ``weight_scale`` both mean a factor (transformers, ``integrations/finegrained_fp8.py``;
-compressed-tensors; DeepSeek-V3, arXiv 2412.19437).
+The names ``weight_scale_inv`` and ``weight_scale`` both mean a factor (transformers,
+``integrations/finegrained_fp8.py``; compressed-tensors; DeepSeek-V3, arXiv 2412.19437).
 """
 
 import math

@@ -93,11 +93,11 @@ def joined(name: str, parts: list[TensorInfo], dim: int) -> TensorInfo:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, cut to what fits a sentence.
+    r"""Return the first line of an error's text, cut to what fits a sentence.
 
     Examples
     --------
-    >>> first_line(ValueError("bad\\nworse"))
+    >>> first_line(ValueError("bad\nworse"))
     'bad'
     """
     lines = str(error).splitlines()

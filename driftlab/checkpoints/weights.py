@@ -127,7 +127,7 @@ def _looks_like_model(names: list[str]) -> bool:
 
 
 def _places(folder: Path) -> list[Path]:
-    """Return where the model of a step folder may lie; ZeRO's folder is the one that ``latest`` names, or the only one."""
+    """Return where the model of a step may lie; ZeRO's folder is the one that ``latest`` names, or the only one."""
     found = [folder, *(folder / nested for nested in _NESTED if (folder / nested).is_dir())]
     for place in found[:]:
         steps = [child for child in _children(place) if child.name.startswith("global_step") and child.is_dir()]

@@ -1,4 +1,4 @@
-"""One model in every layout: what trainers write, by the real library where it is small, else by its documented layout."""
+"""One model in every layout: by the real library where it is small, else by the layout it documents."""
 
 import json
 import math
@@ -47,7 +47,7 @@ class Save:
         return folder
 
     def fsdp(self, path: str, tensors, mesh=(2,), dim: int = 0, buffers=()) -> Path:
-        """verl's ``model_world_size_W_rank_R.pt`` with real DTensors; the last axis of the mesh cuts dimension ``dim``."""
+        """verl's ``model_world_size_W_rank_R.pt`` with DTensors; the last axis of the mesh cuts dimension ``dim``."""
         from torch.distributed.tensor import DTensor, Replicate, Shard
         from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 

@@ -48,9 +48,7 @@ def read_dcp(folder: Path, names: list[str]) -> Stored | None:
     places = {key: (info, index) for index, info in _state(metadata, "storage_data").items() if (key := _key(index))}
     kept, others = _model_entries(entries, paths if isinstance(paths, Mapping) else {})
     found = [(name, _tensor(folder, key, entries[key], places)) for name, key in kept.items()]
-    notes = (
-        [f"{others} entries of the checkpoint beside the model (optimizer, counters) were not read"] if others else []
-    )
+    notes = [f"{others} entries beside the model (optimizer, counters) were not read"] if others else []
     tensors = by_name(folder, ((name, tensor) for name, tensor in found if tensor is not None))
     return Stored(folder, tensors, hashlib.sha256(raw).hexdigest(), frozenset(data), "not the model", tuple(notes))
 

@@ -1,4 +1,4 @@
-"""A single ``torch.save`` file under any name: Lightning's ``.ckpt``, ``consolidated.00.pth``, a trainer's ``policy.pt``."""
+"""A lone ``torch.save`` file under any name: Lightning's ``.ckpt``, ``consolidated.00.pth``, ``policy.pt``."""
 
 from pathlib import Path
 

@@ -203,9 +203,7 @@ def _start_of_map(file: Path, tensors: list[Tensor], records: dict[int, int]) ->
     if len(fits) > 1:
         fits = [base for base in fits if all(_same_bytes(file, ptr - base, t) for t in tensors for ptr in [_start(t)])]
     if not fits:
-        raise CheckpointError(
-            f"{file}: its storages do not have the sizes of its records; the file is damaged.", _AGAIN
-        )
+        raise CheckpointError(f"{file}: its storages are not as long as its records; the file is damaged.", _AGAIN)
     return fits[0]
 
 
