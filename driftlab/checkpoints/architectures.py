@@ -106,9 +106,9 @@ def _split(match: re.Match[str], info: TensorInfo, kind: str, sizes: Sizes) -> I
         return
     if kind in _JOINED.get(module, ()):
         if module in ("gate_up_proj", "dense_h_to_4h"):
-            parts = (("gate_proj", rows // 2), ("up_proj", rows // 2)) if rows % 2 == 0 else ()
+            parts = [("gate_proj", rows // 2), ("up_proj", rows // 2)] if rows % 2 == 0 else []
         else:
-            parts = (("q_proj", query), ("k_proj", key), ("v_proj", key))
+            parts = [("q_proj", query), ("k_proj", key), ("v_proj", key)]
         if parts and sum(count for _, count in parts) == rows and all(count for _, count in parts):
             first = 0
             for name, count in parts:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from driftlab.checkpoints.disk import read_object
 from driftlab.checkpoints.formats import holds_weights
 from driftlab.checkpoints.names import natural_key
-from driftlab.checkpoints.stepname import Found, describe, home, is_holder, is_step, is_unfinished, read_json, stem
+from driftlab.checkpoints.stepname import Found, describe, home, is_holder, is_step, is_unfinished, stem
 from driftlab.checkpoints.weights import has_model, has_safetensors
 from driftlab.errors import CheckpointError
 
@@ -55,7 +56,7 @@ def find_run(path: Path) -> FoundRun | None:
         raise _no_checkpoints(path, _folders(inner))
     top = Path(os.path.abspath(path))
     top = top.parent if is_holder(top.name) else top
-    meta = read_json(path / "run.json") or read_json(top / "run.json")
+    meta = read_object(path / "run.json") or read_object(top / "run.json")
     found = in_order([describe(entry) for entry in entries], path, meta)
     bases = [entry for entry in found if entry.is_base]
     base, named = (bases[0], "") if bases else _base_of(meta, top)

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import torch
 
+from driftlab.checkpoints.disk import stamp, stamp_of
 from driftlab.errors import CheckpointError
 
 DTYPES: dict[str, torch.dtype] = {
@@ -122,40 +123,20 @@ class TensorInfo:
         buffer = bytearray(self.nbytes)
         try:
             with self.file.open("rb", buffering=0) as handle:
-                stamp = _stamp(os.fstat(handle.fileno()))
+                found = stamp(os.fstat(handle.fileno()))
                 handle.seek(self.start)
                 got = _read_into(handle, memoryview(buffer))
         except OSError as error:
             raise CheckpointError(f"{self.file}: cannot be read ({error.strerror}).") from None
-        if got != self.nbytes or stamp != self.stamp:
+        if got != self.nbytes or found != self.stamp:
             raise CheckpointError(
-                f"{self.file}: expected the {self.stamp[0]} bytes whose header was read, found {stamp[0]} bytes "
+                f"{self.file}: expected the {self.stamp[0]} bytes whose header was read, found {found[0]} bytes "
                 "written since; the file changed while it was measured.",
                 "Wait until the checkpoint is complete, then measure again.",
             )
         if not buffer:
             return torch.empty(self.shape, dtype=DTYPES[self.dtype])
         return torch.frombuffer(buffer, dtype=DTYPES[self.dtype]).reshape(self.shape)
-
-
-def stamp_of(file: Path) -> tuple[int, int]:
-    """Return size and modification time of a file, by which a later change is seen.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no such file.
-    """
-    try:
-        return _stamp(file.stat())
-    except FileNotFoundError:
-        raise _missing(file) from None
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from None
-
-
-def _stamp(stat: os.stat_result) -> tuple[int, int]:
-    return stat.st_size, stat.st_mtime_ns
 
 
 def _read_into(handle: Any, view: memoryview) -> int:
@@ -188,28 +169,17 @@ def read_header(file: Path) -> tuple[dict[str, TensorInfo], str]:
     CheckpointError
         If the file is missing, truncated, overlong, or its header does not describe its bytes.
     """
+    written = stamp_of(file)
     try:
         with file.open("rb") as handle:
-            stamp = _stamp(os.fstat(handle.fileno()))
             head = handle.read(8)
             length = int.from_bytes(head, "little")
-            _check_length(file, stamp[0], head, length)
+            _check_length(file, written[0], head, length)
             raw = handle.read(length)
-    except FileNotFoundError:
-        raise _missing(file) from None
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from None
-    tensors = _parse(file, raw, 8 + length, stamp)
+    tensors = _parse(file, raw, 8 + length, written)
     return tensors, hashlib.sha256(raw).hexdigest()
-
-
-def _missing(file: Path) -> CheckpointError:
-    if file.is_symlink():
-        return CheckpointError(
-            f"{file}: expected a file, found a link to {file.readlink()}, which does not exist.",
-            "Download the model again or repair the link.",
-        )
-    return CheckpointError(f"{file}: expected a file, found nothing.", "Check the path.")
 
 
 def _check_length(file: Path, size: int, head: bytes, length: int) -> None:

@@ -5,12 +5,12 @@ folder or in a place where trainers put the model. Everything else is listed wit
 is not opened.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from driftlab.checkpoints.architectures import arrange
+from driftlab.checkpoints.disk import read_object, stamp_of
 from driftlab.checkpoints.formats import (
     LOOSE,
     WEIGHT_SUFFIXES,
@@ -23,10 +23,11 @@ from driftlab.checkpoints.formats import (
     not_found,
 )
 from driftlab.checkpoints.quantised import dequantise
-from driftlab.checkpoints.readers import READERS, SAFETENSORS, Stored
+from driftlab.checkpoints.readers import READERS, SAFETENSORS
 from driftlab.checkpoints.readers.adapter import apply_adapter, is_adapter
 from driftlab.checkpoints.readers.loose import read_file, read_loose
 from driftlab.checkpoints.readers.shards import collect, is_candidate
+from driftlab.checkpoints.readers.stored import Stored
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.errors import CheckpointError
 
@@ -144,9 +145,10 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _latest(folder: Path) -> str:
+    file = folder / "latest"
     try:
-        return (folder / "latest").read_text(encoding="utf-8")[:200].strip()
-    except (OSError, ValueError):
+        return file.read_text(encoding="utf-8").strip() if stamp_of(file)[0] < 200 else ""
+    except (CheckpointError, OSError, ValueError):
         return ""
 
 
@@ -170,7 +172,7 @@ def _open_folder(path: Path, base: Weights | None) -> Weights:
 
 def _finish(stored: Stored, homes: list[Path], names: list[str] | None = None) -> Weights:
     """Undo quantisation and layout, and list what was left out."""
-    config = next((found for home in homes if (found := _config(home))), {})
+    config = next((found for home in homes if (found := read_object(home / "config.json"))), {})
     ignored = list(ignored_files(names, set(stored.used), stored.why)) if names else []
     notes = list(stored.notes)
     if any(name.startswith("adapter_model.") for name in names or []):
@@ -201,11 +203,3 @@ def _check_merged(path: Path, tensors: dict[str, TensorInfo]) -> None:
             f"{path}: expected whole weights, found an adapter that is not merged into them ({unmerged}).",
             "Merge it (peft: merge_and_unload, save_pretrained) and give the merged folder.",
         )
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return config if isinstance(config, dict) else {}

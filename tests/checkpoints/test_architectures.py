@@ -238,7 +238,8 @@ def test_a_real_mixture_saved_by_transformers_and_as_its_state_dict(make, drift)
 
     settings = Qwen3MoeConfig(
         vocab_size=20, hidden_size=H, intermediate_size=14, moe_intermediate_size=INNER, num_hidden_layers=1,
-        num_experts=E, num_experts_per_tok=2, num_attention_heads=3, num_key_value_heads=1, head_dim=4, decoder_sparse_step=1,
+        num_experts=E, num_experts_per_tok=2, num_attention_heads=3, num_key_value_heads=1, head_dim=4,
+        decoder_sparse_step=1,
     )  # fmt: skip
     torch.manual_seed(0)
     model = Qwen3MoeForCausalLM(settings)

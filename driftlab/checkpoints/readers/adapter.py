@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from driftlab.checkpoints.disk import read_json
 from driftlab.checkpoints.lowrank import LowRank
 from driftlab.checkpoints.names import unwrap
 from driftlab.checkpoints.readers.statedict import read_state_dict
@@ -98,8 +99,8 @@ def apply_adapter(folder: Path, names: list[str], base: dict[str, TensorInfo]) -
 def _settings(folder: Path) -> dict[str, Any]:
     file = folder / _CONFIG
     try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        settings = read_json(file)
+    except (CheckpointError, ValueError):
         settings = None
     if not isinstance(settings, dict):
         raise CheckpointError(f"{file}: expected the settings of an adapter, found none.", "Save the adapter again.")

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from driftlab.checkpoints.disk import stamp_of
 from driftlab.checkpoints.readers.inert import Inert
 from driftlab.checkpoints.readers.stored import Stored, by_name
-from driftlab.checkpoints.tensorfile import TensorInfo, stamp_of
+from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.checkpoints.views import DTYPE_NAMES, first_line, made
 from driftlab.errors import CheckpointError
 
@@ -53,7 +54,7 @@ def read_dcp(folder: Path, names: list[str]) -> Stored | None:
     return Stored(folder, tensors, hashlib.sha256(raw).hexdigest(), frozenset(data), "not the model", tuple(notes))
 
 
-class _Unpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
+class _Unpickler(pickle._Unpickler):
     """Builds stand-ins for the records of torch's checkpoints, sizes and dtypes, and refuses every other name.
 
     The unpickler written in Python keeps its memo in a dictionary, so that a damaged file cannot ask for memory.

@@ -40,8 +40,8 @@ def read_fsdp(folder: Path, names: list[str]) -> Stored | None:
         )
     world = worlds[0]
     present = {int(match["rank"]): match[0] for match in matches}
-    missing = next((rank for rank in range(world) if rank not in present), None)
-    if missing is not None:
+    missing = next((rank for rank in range(max(world, 1)) if rank not in present), None)
+    if missing is not None or not world:
         raise CheckpointError(
             f"{folder}: expected the shards of {world} ranks, found {len(present)}; rank {missing} is missing.",
             "Copy the checkpoint again, from every node.",

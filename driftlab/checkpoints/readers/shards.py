@@ -4,12 +4,12 @@ The same rules hold for ``.safetensors`` and for the older ``pytorch_model.bin``
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from driftlab.checkpoints.disk import read_json
 from driftlab.checkpoints.readers.stored import Stored, by_name
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.errors import CheckpointError
@@ -141,9 +141,9 @@ def _unindexed(folder: Path, candidates: list[str], kind: Kind) -> tuple[list[st
 
 def _read_index(file: Path, suffix: str) -> dict[str, str]:
     try:
-        index = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
+        index = read_json(file)["weight_map"]
         valid = isinstance(index, dict) and all(isinstance(name, str) for name in index.values())
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         valid = False
     if not valid or not index:
         raise CheckpointError(f"{file}: expected an index with a weight_map, found none.", "Save the checkpoint again.")

@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from driftlab.checkpoints.disk import stamp_of
 from driftlab.checkpoints.readers.inert import stand_ins
-from driftlab.checkpoints.tensorfile import TensorInfo, stamp_of
+from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.checkpoints.views import DTYPE_NAMES, first_line, made
 from driftlab.errors import CheckpointError
 
@@ -214,9 +215,10 @@ def _start(tensor: Tensor) -> int:
 def _same_bytes(file: Path, start: int, tensor: Tensor) -> bool:
     """Compare a storage with the bytes at a place of the file; needed only where two places fit all sizes."""
     storage = tensor.untyped_storage()
+    raw = torch.empty(0, dtype=torch.uint8).set_(storage)
     with file.open("rb") as handle:
         handle.seek(start)
-        return handle.read(storage.nbytes()) == bytes(storage.tolist())
+        return handle.read(storage.nbytes()) == raw.numpy().tobytes()
 
 
 class _Locator:
@@ -261,7 +263,7 @@ def _locate(file: Path, stamp: tuple[int, int], base: int, tensor: Tensor, path:
             "Save a contiguous copy.",
         )
     if local.is_contiguous():
-        first = start + local.storage_offset() * width
+        first = start + int(local.storage_offset()) * width
         info = TensorInfo(path, name, tuple(local.shape), file, first, first + local.numel() * width, stamp)
     else:
         count = storage.nbytes() // width
