@@ -25,7 +25,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from driftlab.checkpoints import CheckpointSequence
@@ -42,7 +41,8 @@ SHAPES = {
 }
 ODD_VALUES = (
     None, -1, 0, 3, 1e30, float("nan"), "", "..", "../x", "/etc/passwd", "a\0b", "model.safetensors", [], {}, [[]],
-    True,     2**31, 2**63, 2**64, 10**30, "9" * 5000, [2**40, 2**40], "BF16", "F4", "F8_E8M0", {"model_type": "gpt2"}, "\ud800",
+    True, 2**31, 2**63, 2**64, 10**30, "9" * 5000, [2**40, 2**40], "BF16", "F4", "F8_E8M0", "\ud800",
+    {"model_type": "gpt2"},
 )  # fmt: skip
 ODD_NAMES = (
     "model.safetensors", "model-00001-of-00002.safetensors", "model-00000-of-00000.safetensors", ".safetensors",
@@ -344,15 +344,7 @@ def compare(folder: Path, read: dict) -> str:
         if file.is_file():
             try:
                 expected = load(file)
-            except (
-                SafetensorError,
-                RuntimeError,
-                ValueError,
-                TypeError,
-                pickle.UnpicklingError,
-                EOFError,
-                OverflowError,
-            ):
+            except Exception:  # the library's own answer to damage
                 return "the library does not"
             if any(name.endswith(("_scale_inv", "_scale")) for name in expected):
                 return "quantised"

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from driftlab.checkpoints.disk import shown
 from driftlab.checkpoints.experts import split_experts
 from driftlab.checkpoints.lowrank import picked_rows, turned
 from driftlab.checkpoints.tensorfile import TensorInfo
@@ -82,7 +83,7 @@ def arrange(tensors: dict[str, TensorInfo], config: dict[str, Any]) -> tuple[dic
             kept.setdefault(match["module"], []).append(name)
         out |= parts if parts and not parts.keys() & (found.keys() | out.keys()) else {name: info}
     for module, names in kept.items():
-        why = f"model type {kind!r}" if kind else "no config.json"
+        why = f"model type {shown(kind)}" if kind else "no config.json"
         notes.append(f"{len(names)} fused tensors ({module}) are measured as stored: their parts are not known ({why})")
     return out, notes
 

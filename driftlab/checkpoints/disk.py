@@ -70,6 +70,23 @@ def read_object(file: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def shown(value: object) -> str:
+    """Return a value as a message shows it: its repr, cut to what fits a sentence.
+
+    Examples
+    --------
+    >>> shown("F9")
+    "'F9'"
+    """
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def is_name(name: object) -> bool:
+    """Whether a text can be the name of a tensor: printable, not empty, of a length that a message can hold."""
+    return isinstance(name, str) and 0 < len(name) <= 500 and name.isprintable()
+
+
 def _missing(file: Path) -> CheckpointError:
     if file.is_symlink():
         return CheckpointError(

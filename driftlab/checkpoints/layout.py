@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.checkpoints.disk import read_object
-from driftlab.checkpoints.formats import holds_weights
+from driftlab.checkpoints.formats import WEIGHT_SUFFIXES, holds_weights
 from driftlab.checkpoints.names import natural_key
 from driftlab.checkpoints.stepname import Found, describe, home, is_holder, is_step, is_unfinished, stem
 from driftlab.checkpoints.weights import has_model, has_safetensors
@@ -97,7 +97,7 @@ def _steps(folder: Path) -> list[Path]:
     named = [child for child in folder.iterdir() if is_step(stem(child)) and not is_unfinished(child.name)]
     folders = [child for child in named if child.is_dir() and not _is_run(child)]
     lost = [child for child in named if child.is_symlink() and not child.exists()]
-    files = [child for child in named if child.suffix == ".safetensors" and child.is_file()]
+    files = [child for child in named if child.suffix in WEIGHT_SUFFIXES and child.is_file()]
     return folders + lost + (files if len(files) > 1 else [])
 
 

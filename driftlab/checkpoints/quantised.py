@@ -58,9 +58,9 @@ def dequantise(path: Path, tensors: Tensors, config: dict[str, Any]) -> tuple[Te
                 plain[name] = _scaled(path, name, info, tensors[found], settings)
                 used.add(found)
     left = [name for name, info in plain.items() if _is_packed(name, info) and not isinstance(info, Made)]
-    method = settings.get("quant_method")
+    method = str(settings.get("quant_method") or "")[:40]
     if left and method:
-        raise _refused(path, left[0], str(method))
+        raise _refused(path, left[0], method)
     kept = {name: info for name, info in plain.items() if name not in used}
     notes = [f"{len(used)} quantised tensors were multiplied by their scales"] if used else []
     return kept, notes
@@ -84,7 +84,7 @@ def _refuse_packed(path: Path, tensors: Tensors, settings: dict[str, Any]) -> No
         raise _refused(path, next(iter(tensors)), "compressed-tensors with rotated weights")
     sparsity = settings.get("sparsity_config")
     if isinstance(sparsity, dict) and sparsity.get("format", "dense") != "dense":
-        raise _refused(path, next(iter(tensors)), f"compressed-tensors {sparsity['format']}")
+        raise _refused(path, next(iter(tensors)), f"compressed-tensors {str(sparsity['format'])[:40]}")
 
 
 def _refused(path: Path, name: str, what: str) -> CheckpointError:

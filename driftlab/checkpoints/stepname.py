@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.checkpoints.disk import read_object
+from driftlab.checkpoints.formats import WEIGHT_SUFFIXES
 
 _OWN = re.compile(r"^(?P<global>\d{6,})-(?P<label>(?P<stage>[^@]+)(?:@(?P<step>\d+))?)$")
 _STEP = re.compile(
@@ -114,7 +115,7 @@ def is_unfinished(name: str) -> bool:
 
 def stem(path: Path) -> str:
     """Return a folder's name, or a weight file's without its suffix."""
-    return path.name.removesuffix(".safetensors")
+    return path.stem if path.suffix in WEIGHT_SUFFIXES else path.name
 
 
 def is_holder(name: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import torch
 
-from driftlab.checkpoints.disk import stamp, stamp_of
+from driftlab.checkpoints.disk import is_name, shown, stamp, stamp_of
 from driftlab.errors import CheckpointError
 
 DTYPES: dict[str, torch.dtype] = {
@@ -242,11 +242,11 @@ def _no_constant(text: str) -> None:
 def _tensor(file: Path, name: str, entry: dict[str, Any], data_start: int, stamp: tuple[int, int]) -> TensorInfo:
     dtype, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
     numbers = [*shape, start, stop]
-    if not all(type(n) is int and n >= 0 for n in numbers) or stop < start:
+    if not is_name(name) or not all(type(n) is int and n >= 0 for n in numbers) or stop < start:
         raise ValueError(name)
     if not isinstance(dtype, str) or dtype not in _BITS:
         raise CheckpointError(
-            f"{file}: tensor {name} has the unknown type {dtype!r}.", "Save it as bf16, fp16 or fp32."
+            f"{file}: tensor {name} has the unknown type {shown(dtype)}.", "Save it as bf16, fp16 or fp32."
         )
     if math.prod(shape) * _BITS[dtype] != 8 * (stop - start):
         raise CheckpointError(

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from driftlab.checkpoints.disk import read_json
+from driftlab.checkpoints.disk import read_json, shown
 from driftlab.checkpoints.lowrank import LowRank
 from driftlab.checkpoints.names import unwrap
 from driftlab.checkpoints.readers.statedict import read_state_dict
@@ -106,16 +106,16 @@ def _settings(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file}: expected the settings of an adapter, found none.", "Save the adapter again.")
     kind = settings.get("peft_type", "LORA")
     if kind != "LORA":
-        raise _refused(file, f"peft_type {kind!r}")
+        raise _refused(file, f"peft_type {shown(kind)}")
     initial = str(settings.get("init_lora_weights", ""))
     if initial.lower().startswith(_MOVED_BASE):
-        raise _refused(file, f"init_lora_weights {initial!r}, which changed the base as well")
+        raise _refused(file, f"init_lora_weights {shown(initial)}, which changed the base as well")
     odd = [key for key, value in settings.items() if value and key not in _HARMLESS]
     if odd:
         raise _refused(file, f"{odd[0]} = {json.dumps(settings[odd[0]])[:60]}")
     for key in ("rank_pattern", "alpha_pattern"):
         if not isinstance(settings.get(key) or {}, dict):
-            raise CheckpointError(f"{file}: expected {key} to be an object, found {settings[key]!r}.")
+            raise CheckpointError(f"{file}: expected {key} to be an object, found {shown(settings[key])}.")
     return settings
 
 
@@ -164,8 +164,8 @@ def _update(
     alpha = _by_pattern(settings.get("alpha_pattern"), module, settings.get("lora_alpha"))
     if rank != A.shape[0] or type(alpha) not in (int, float) or not math.isfinite(alpha):
         raise CheckpointError(
-            f"{file}: {module} has factors of rank {A.shape[0]}, adapter_config.json says r = {rank} and "
-            f"alpha = {alpha}.",
+            f"{file}: {module} has factors of rank {A.shape[0]}, adapter_config.json says r = {shown(rank)} and "
+            f"alpha = {shown(alpha)}.",
             "Files come from different saves: save the adapter again.",
         )
     scale = alpha / math.sqrt(rank) if settings.get("use_rslora") else alpha / rank

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from driftlab.checkpoints.disk import is_name, shown
 from driftlab.checkpoints.names import natural_key, unwrap
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.errors import CheckpointError
@@ -48,6 +49,10 @@ def by_name(path: Path, found: Iterable[tuple[str, TensorInfo]]) -> dict[str, Te
     tensors: dict[str, TensorInfo] = {}
     for name, tensor in found:
         key = unwrap(name)
+        if not is_name(key):
+            raise CheckpointError(
+                f"{path}: expected names of tensors, found {shown(name)}.", "Save the checkpoint again."
+            )
         if key in tensors:
             raise CheckpointError(
                 f"{path}: tensor {key} is stored twice, in {tensors[key].file.name} and {tensor.file.name}."
