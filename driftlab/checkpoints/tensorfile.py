@@ -202,7 +202,7 @@ def _check_length(file: Path, size: int, head: bytes, length: int) -> None:
 
 def _parse(file: Path, raw: bytes, data_start: int, stamp: tuple[int, int]) -> dict[str, TensorInfo]:
     try:
-        header = json.loads(raw, parse_constant=_no_constant)
+        header = json.loads(raw, parse_constant=_no_constant, object_pairs_hook=_unique)
         if not isinstance(header, dict):
             raise TypeError
         _check_whole(file, header.pop("__metadata__", None))
@@ -233,6 +233,14 @@ def _check_whole(file: Path, metadata: Any) -> None:
             f"{file}: holds parts of tensors, as torch's distributed checkpoints write them in safetensors.",
             "Join them with torch.distributed.checkpoint's consolidate_safetensors_files.",
         )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a name that stands twice: the one that JSON would keep is not the one that other readers keep."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice")
+    return found
 
 
 def _no_constant(text: str) -> None:

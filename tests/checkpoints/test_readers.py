@@ -3,6 +3,7 @@
 import argparse
 import json
 import pickle
+import warnings
 import zipfile
 
 import pandas as pd
@@ -64,6 +65,40 @@ def test_views_strides_and_shared_storage_are_read_as_they_look(save, same):
     big = torch.arange(60.0).reshape(6, 10)
     tensors = {"turned": big.mT, "slice": big[1:5, 2:9], "row": big[3], "scalar": torch.tensor(2.0), "none": big[:0]}
     same(save.torch("x", tensors), tensors)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_protocol_that_torch_reads(make, save, same, protocol):
+    folder = save.folder("x")
+    torch.save(make.tensors(3), folder / "pytorch_model.bin", pickle_protocol=protocol)
+    same(folder, make.tensors(3))
+
+
+def test_lightning_itself(make, save, same):
+    """A checkpoint that a Lightning trainer saves, with its loops, callbacks and hyperparameters beside the model."""
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self, width):
+            super().__init__()
+            self.save_hyperparameters()
+            self.net = torch.nn.Sequential(torch.nn.Linear(width, 3), torch.nn.Linear(3, 5, bias=False))
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters())
+
+        def training_step(self, batch, index):
+            return self.net(batch).square().mean()
+
+    module = Module(7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        trainer = lightning.Trainer(max_steps=1, accelerator="cpu", enable_checkpointing=False, **quiet)
+        trainer.fit(module, torch.utils.data.DataLoader(torch.randn(4, 7), batch_size=2))
+        trainer.save_checkpoint(save.folder("x") / "step=1.ckpt")
+    weights = same(save.root / "x", dict(module.net.state_dict()))
+    assert any("without the Lightning module's attribute 'net'" in note for note in weights.notes)
 
 
 def test_two_records_of_one_size_are_told_apart(save, same):

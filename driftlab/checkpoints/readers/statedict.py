@@ -24,7 +24,7 @@ def read_state_dict(file: Path) -> tuple[dict[str, TensorInfo], str, list[str]]:
     """
     tree, digest = read_tree(file)
     model, where = find_model(file, tree)
-    tensors, notes = dict(_plain(file, model)), []
+    tensors, notes = dict(_plain(file, model, set())), []
     if where and len(tree) > 1:
         beside = ", ".join(key for key in map(str, tree) if key != where.partition(".")[0])
         notes.append(f"the model is {where}; beside it, not read: {beside[:80]}")
@@ -57,13 +57,16 @@ def find_model(file: Path, tree: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return node, path
 
 
-def _plain(file: Path, model: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, TensorInfo]]:
+def _plain(file: Path, model: dict[str, Any], seen: set[int], prefix: str = "") -> Iterator[tuple[str, TensorInfo]]:
+    """Yield the tensors of nested dictionaries under dotted names; a dictionary that stands twice is walked once."""
+    seen.add(id(model))
     for key, value in model.items():
         name = f"{prefix}{key}"
         if isinstance(value, TensorInfo):
             yield name, value
         elif isinstance(value, dict):
-            yield from _plain(file, value, f"{name}.")
+            if id(value) not in seen:
+                yield from _plain(file, value, seen, f"{name}.")
         elif isinstance(value, Shard):
             raise CheckpointError(
                 f"{file}: tensor {name} is one rank's part of a distributed tensor.",

@@ -9,6 +9,7 @@ storages are only mapped, not read; they are matched with the records, and the t
 import hashlib
 import logging
 import threading
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -289,10 +290,12 @@ def _strided(shape: tuple[int, ...], stride: tuple[int, ...], offset: int, parts
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep torch from remarking that a device mesh was read without the processes that made it."""
+    """Keep torch from remarking on device meshes without processes, and on pickle protocols other than its own."""
     logger = logging.getLogger("torch.distributed.device_mesh")
     before, logger.disabled = logger.disabled, True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logger.disabled = before
