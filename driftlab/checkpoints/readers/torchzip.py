@@ -83,6 +83,11 @@ def read_tree(file: Path) -> tuple[Tree, str]:
     """
     stamp = stamp_of(file)
     records, pickle = _records(file, stamp[0])
+    if pickle[:1] == b"\x80" and pickle[1:2] > b"\x03":
+        raise CheckpointError(
+            f"{file}: expected pickle protocol 2, found {pickle[1]}, which torch's restricted unpickler does not read.",
+            "Save it again without pickle_protocol, or as safetensors.",
+        )
     with _silent(), _lock:
         try:
             with stand_ins(file):
