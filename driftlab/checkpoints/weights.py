@@ -26,7 +26,7 @@ from driftlab.checkpoints.quantised import dequantise
 from driftlab.checkpoints.readers import READERS, SAFETENSORS
 from driftlab.checkpoints.readers.adapter import apply_adapter, is_adapter
 from driftlab.checkpoints.readers.loose import read_file, read_loose
-from driftlab.checkpoints.readers.shards import collect, is_candidate
+from driftlab.checkpoints.readers.shards import collect, is_candidate, one_of
 from driftlab.checkpoints.readers.stored import Stored
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.errors import CheckpointError
@@ -107,7 +107,7 @@ def open_weights(path: Path, base: Weights | None = None) -> Weights:
             "Give a local path, or hf:org/name@revision for a model of the Hugging Face hub.",
         )
     if path.suffix in ("", ".safetensors"):  # no suffix: a blob of a download cache
-        return _finish(collect(SAFETENSORS, path, [path]), [path.parent])
+        return _finish(collect(SAFETENSORS, path, [path], notes=one_of(path.name)), [path.parent])
     if path.suffix in WEIGHT_SUFFIXES and is_loose(path.name):
         return _finish(read_file(path), [path.parent])
     raise not_a_checkpoint(path)

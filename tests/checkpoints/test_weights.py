@@ -134,6 +134,13 @@ def test_a_single_file_of_another_format_is_not_opened(make, file):
     assert "expected a checkpoint" in refused(path)
 
 
+def test_one_shard_given_alone_is_said(make):
+    weights = open_weights(make.sharded("m") / "model-00002-of-00003.safetensors")
+    assert weights.notes == [
+        "model-00002-of-00003.safetensors is one shard, given alone: the rest of the model is not compared"
+    ]
+
+
 def test_a_single_file_that_holds_no_weights(make):
     make.sharded("m")
     message = refused(make.root / "m" / "model.safetensors.index.json")

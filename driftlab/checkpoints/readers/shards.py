@@ -100,6 +100,13 @@ def collect(
     return Stored(path, by_name(path, found), digest.hexdigest(), used, why, tuple(notes))
 
 
+def one_of(name: str) -> list[str]:
+    """Return the remark that a file is one shard of several, where its name says so."""
+    match = _SHARD.match(name)
+    several = match is not None and int(match["count"]) > 1
+    return [f"{name} is one shard, given alone: the rest of the model is not compared"] if several else []
+
+
 def _doubts(kind: Kind, names: list[str], chosen: list[str]) -> Iterator[str]:
     """Say where a folder holds more than one thing that could have been meant."""
     if kind.single in chosen and kind.index in names:
