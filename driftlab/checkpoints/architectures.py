@@ -16,7 +16,7 @@ from torch import Tensor
 from driftlab.checkpoints.disk import shown
 from driftlab.checkpoints.experts import split_experts
 from driftlab.checkpoints.lowrank import picked_rows, turned
-from driftlab.checkpoints.tensorfile import TensorInfo
+from driftlab.checkpoints.tensorfile import DTYPES, TensorInfo
 
 _CONV1D = ("gpt2", "openai-gpt")
 _CONV1D_WEIGHT = re.compile(r"\.(c_attn|q_attn|c_proj|c_fc)\.weight$")
@@ -77,7 +77,7 @@ def arrange(tensors: dict[str, TensorInfo], config: dict[str, Any]) -> tuple[dic
     out: dict[str, TensorInfo] = {}
     kept: dict[str, list[str]] = {}
     for name, info in found.items():
-        match = _FUSED.match(name)
+        match = _FUSED.match(name) if info.dtype in DTYPES else None
         parts = dict(_split(match, info, kind, sizes)) if match else {}
         if match and not parts and _is_fused(match["module"], name):
             kept.setdefault(match["module"], []).append(name)
@@ -90,7 +90,7 @@ def arrange(tensors: dict[str, TensorInfo], config: dict[str, Any]) -> tuple[dic
 
 def _linear(name: str, info: TensorInfo) -> TensorInfo:
     """Turn the weight of a Conv1D layer, stored in by out (transformers, ``pytorch_utils.Conv1D``)."""
-    return turned(info) if _CONV1D_WEIGHT.search(name) and len(info.shape) == 2 else info
+    return turned(info) if _CONV1D_WEIGHT.search(name) and len(info.shape) == 2 and info.dtype in DTYPES else info
 
 
 def _is_fused(module: str, name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from driftlab.checkpoints.lowrank import picked_rows, turned
-from driftlab.checkpoints.tensorfile import TensorInfo
+from driftlab.checkpoints.tensorfile import DTYPES, TensorInfo
 
 _STACK = re.compile(
     r"^(?P<stem>.*\.)experts\.(?P<module>gate_up_proj|down_proj)(?P<packed>_blocks)?(?P<bias>_bias)?(?:\.weight)?$"
@@ -35,7 +35,7 @@ def split_experts(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, li
     stacked = any(_STACK.match(name) and len(info.shape) == 3 for name, info in tensors.items())
     for name, info in tensors.items():
         match = _STACK.match(name)
-        if match is None or len(info.shape) != (2 if match["bias"] else 3):
+        if match is None or info.dtype not in DTYPES or len(info.shape) != (2 if match["bias"] else 3):
             out[_renamed(name, kind) if stacked else name] = info
             continue
         orientation = _orientation(match, info, config)

@@ -117,7 +117,7 @@ def _block(path: Path, name: str, info: TensorInfo, scale: TensorInfo, settings:
     m, n = info.shape[-2:]
     if math.prod(scale.shape) == 1:
         return (m, n)
-    if scale.shape in {(m,), (m, 1)} or (len(info.shape) == 3 and scale.shape == (*info.shape[:-1], 1)):
+    if scale.shape == (*info.shape[:-1], 1) or (len(info.shape) == 2 and scale.shape == (m,)):
         return (1, n)
     sizes = [size for size in (_told_block(settings), (128, 128)) if size]
     for rows, cols in sizes:

@@ -1,5 +1,7 @@
 """Fused, turned and stacked layouts give the matrices, and the drift table, of one matrix for each linear map."""
 
+import struct
+
 import pandas as pd
 import pytest
 import torch
@@ -278,3 +280,22 @@ def test_a_strange_configuration_changes_nothing(split, config):
     tensors = {"a.b.weight": random(3, 4)}
     equal(split(tensors, config)[0], tensors)
     assert arrange({}, config) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("h.0.mlp.c_fc.weight", {"model_type": "gpt2"}),
+        ("layers.0.self_attn.qkv_proj.weight", config("phi3")),
+        ("layers.0.mlp.experts.down_proj", config("qwen3_moe")),
+    ],
+)
+def test_types_that_torch_does_not_hold_are_left_as_stored(make, name, settings):
+    """Four bits an entry: no entry starts at a byte of its own, so nothing is cut out."""
+    shape = [2, 6, 12] if "experts" in name else [12, 12]
+    count = 2 * 6 * 12 if "experts" in name else 144
+    header = f'{{"{name}": {{"dtype": "F4", "shape": {shape}, "data_offsets": [0, {count // 2}]}}}}'.encode()
+    folder = make.folder("m", config=settings)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(count // 2))
+    ((found, info),) = open_weights(folder).tensors.items()
+    assert (found, info.dtype, list(info.shape)) == (name, "F4", shape)

@@ -239,3 +239,16 @@ def test_integer_tensors_that_are_no_weights_stay(make):
     tensors = make.tensors() | {"model.position_ids": torch.arange(6).reshape(1, 6)}
     save_file(tensors, folder / "model.safetensors")
     assert open_weights(folder).tensors["model.position_ids"].dtype == "I64"
+
+
+def test_scales_of_stacks_are_those_of_their_expert_not_of_rows(make):
+    """As many experts as rows: a scale for each expert must not be taken for one a row."""
+    weight, scales = random(4, 4, 6).to(FP8), random(4, 1, 1, seed=1)
+    settings = {"model_type": "qwen3_moe", "hidden_size": 6, "quantization_config": {"quant_method": "fp8"}}
+    stack = "model.layers.0.mlp.experts.gate_up_proj"
+    weights = open_weights(make.folder("m", tensors={stack: weight, f"{stack}_scale": scales}, config=settings))
+    found = weights.tensors["model.layers.0.mlp.experts.2.up_proj.weight"].read()
+    assert torch.equal(found, weight[2, 2:].float() * scales[2])
+    tensors = {stack: weight, f"{stack}_scale": scales.reshape(4)}
+    with pytest.raises(CheckpointError, match=r"the scales of .* have shape \[4\]"):
+        open_weights(make.folder("n", tensors=tensors, config=settings))
