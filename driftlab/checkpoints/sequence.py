@@ -123,8 +123,10 @@ class CheckpointSequence:
 def _split_base(found: list[FoundRun], base: Path | None) -> tuple[Found, list[FoundRun], list[str]]:
     """Return the base, the runs without it, and what to say about the choice."""
     if base is not None and is_hub_name(str(base)):
-        (start,) = find_on_hub(str(base))[1][:1]
-        return start, found, []
+        revisions = find_on_hub(str(base))[1]
+        if len(revisions) > 1:
+            raise UsageError(f"--base {base}: expected one revision, found {len(revisions)}.")
+        return revisions[0], found, []
     if base is not None:
         return describe(base), found, []
     for run in found:

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from driftlab.checkpoints import CheckpointSequence
 from driftlab.checkpoints.lowrank import LowRank
+from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.checkpoints.weights import open_weights
 from driftlab.errors import CheckpointError
 
@@ -195,6 +196,16 @@ def test_several_adapters_along_a_run(make, adapter, base):
     sequence = CheckpointSequence.open([str(make.root / "out")], base)
     assert [c.label for _, c in sequence.checkpoints] == ["train@5", "train@10"]
     assert not any(c.error for _, c in sequence.checkpoints)
+
+
+def test_what_an_adapter_leaves_is_read_once_for_all_checkpoints(make, adapter, base, drift, monkeypatch):
+    read = []
+    whole = TensorInfo.read
+    monkeypatch.setattr(TensorInfo, "read", lambda info: read.append(info.name) or whole(info))
+    steps = [adapter(factors(Q, 8, 12, seed=step), f"out/checkpoint-{step}") for step in (5, 10, 15)]
+    table = drift(base, *steps)
+    assert len(table) == 3 * len(make.tensors())
+    assert (read.count(Q), read.count(DOWN), read.count(EMBED)) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(

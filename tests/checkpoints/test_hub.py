@@ -65,6 +65,13 @@ def test_torch_weights_where_there_is_nothing_else(cache):
     assert [c.error for _, c in sequence.checkpoints] == [""]
 
 
+def test_a_base_is_one_revision(cache):
+    for step in (0, 1):
+        cache("org/m", f"step{step}", step)
+    with pytest.raises(UsageError, match=r"--base hf:org/m@step0,step1: expected one revision, found 2"):
+        CheckpointSequence.open(["hf:org/m@step1"], "hf:org/m@step0,step1")
+
+
 def test_what_is_not_there_is_said_with_its_revision(cache):
     cache("org/m", "step1", 1)
     with pytest.raises(CheckpointError, match=r"hf:org/m@step7: revision 'step7' cannot be fetched and is not in the"):
