@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from driftlab.checkpoints.lowrank import LowRankUpdate
 from driftlab.checkpoints.names import place
 from driftlab.checkpoints.reading import Read, to_read
 from driftlab.checkpoints.tracks import Member, Track
@@ -14,7 +15,7 @@ from driftlab.crew import Crew
 from driftlab.errors import CheckpointError, NumericalError
 from driftlab.spectral.basis import Basis, bad_values
 from driftlab.spectral.decomposition import Decomposition
-from driftlab.spectral.drift import Drift, measure
+from driftlab.spectral.drift import Drift, measure, measure_adapter
 from driftlab.spectral.masks import changed_mask
 from driftlab.spectral.measures import MEASURES, Plan
 
@@ -66,6 +67,7 @@ def _base(
     """Return the basis, the plain tensor where spectral measures do not apply, or why there is neither."""
     if isinstance(loaded, CheckpointError):
         return f"base: {loaded}"
+    assert isinstance(loaded, Tensor)
     if track.left_out:
         bad = bad_values(loaded)
         return f"base: expected finite values, found {bad}." if bad else loaded
@@ -88,6 +90,9 @@ def _compare(
         return _left_out(base, new, member.reason or track.left_out)
     try:
         key = f"{track.name}\0{member.run}\0{member.checkpoint.label}"
+        if isinstance(new, LowRankUpdate):
+            drift = measure_adapter(base, new.B.to(device), new.A.to(device), new.scale, key)
+            return _columns(drift, base.plan)
         return _columns(measure(base, new.to(device), key), base.plan)
     except NumericalError as error:
         return {"status": "failed", "reason": str(error)}
@@ -99,12 +104,16 @@ def _out_of_memory(device: torch.device) -> str:
     return f"out of memory on {device}: measure this matrix alone (--include) on another device"
 
 
-def _left_out(base: Tensor, new: Tensor, reason: str) -> dict[str, Any]:
+def _left_out(base: Tensor, new: Tensor | LowRankUpdate, reason: str) -> dict[str, Any]:
     """Count the changed entries of a tensor that the spectral measures leave out, as far as both go."""
-    bad = bad_values(new)
+    factors = (new.B, new.A) if isinstance(new, LowRankUpdate) else (new,)
+    bad = " and ".join(filter(None, map(bad_values, factors)))
     if bad:
         return {"status": "failed", "reason": f"checkpoint: expected finite values, found {bad}."}
-    density = _density(base if base.shape == new.shape else base[: new.shape[0]], new)
+    if isinstance(new, LowRankUpdate):
+        density = _adapted_density(base, new)
+    else:
+        density = _density(base if base.shape == new.shape else base[: new.shape[0]], new)
     return {"status": "skipped", "reason": reason, "update_density": density, "update_sparsity": 1.0 - density}
 
 
@@ -117,6 +126,14 @@ def _density(base: Tensor, new: Tensor) -> float:
         for i in range(0, left.numel(), step)
     )
     return changed / left.numel()
+
+
+def _adapted_density(base: Tensor, update: LowRankUpdate) -> float:
+    """Share of entries that a low-rank update changes, in slices that bound the memory."""
+    step = max(1, (1 << 22) // base.shape[1])
+    slices = ((i, min(i + step, base.shape[0])) for i in range(0, base.shape[0], step))
+    changed = (changed_mask(base[i:j], update.rows_on(base, i, j)) for i, j in slices)
+    return sum(int(torch.count_nonzero(part)) for part in changed) / base.numel()
 
 
 def _columns(drift: Drift, plan: Plan) -> dict[str, Any]:

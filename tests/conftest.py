@@ -37,6 +37,10 @@ class Make:
         self.root = root
         self.mark = root / "UNPICKLED"
 
+    def payload(self) -> Payload:
+        """Return an object whose unpickling leaves a mark."""
+        return Payload(self.mark)
+
     def tensors(self, step: int = 0, dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
         """Return the model after ``step`` steps; step 0 is the base."""
         found = {}

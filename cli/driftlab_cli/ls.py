@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from driftlab_cli.output import Output
 
 if TYPE_CHECKING:
     from driftlab.checkpoints import CheckpointSequence
+    from driftlab.checkpoints.checks import Finding
     from driftlab.checkpoints.tracks import Track
 
 
@@ -21,18 +23,25 @@ def ls(
     include: Include = None,
     exclude: Exclude = None,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor, not only the counts.")] = False,
+    check: Annotated[
+        str | None,
+        typer.Option(metavar="files|values", help="Check integrity: files against headers, or every value as well."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List what would be measured: checkpoints, order, tensors, dtypes, what is left out and why.
 
-    Reads headers only. Exit code 3 says that a checkpoint cannot be read.
+    Reads headers only, unless --check values is given. Exit code 3 says that something is wrong.
 
-    Examples:  driftlab ls runs/grpo   |   driftlab ls out/checkpoint-* --base Qwen3-4B
+    Examples:  driftlab ls runs/grpo   |   driftlab ls out/checkpoint-* --base Qwen3-4B --check values
     """
     import pandas as pd
 
     from driftlab.checkpoints import CheckpointSequence
+    from driftlab.errors import UsageError
 
+    if check not in (None, "files", "values"):
+        raise UsageError(f"--check {check!r}: expected files or values.")
     sequence = CheckpointSequence.open(runs, base, every)
     tracks = sequence.tracks(include, exclude)
     rows = [_line("-", sequence.base), *(_line(run, checkpoint) for run, checkpoint in sequence.checkpoints)]
@@ -47,14 +56,33 @@ def ls(
         "tensors": [{"tensor": t.name, "left_out": t.left_out, "excluded": t.excluded} for t in tracks],
     }
     out = Output(as_json=as_json)
+    findings = _check(sequence, check == "values", out) if check else []
+    listed["findings"] = [asdict(finding) | {"wrong": finding.wrong} for finding in findings]
     out.result(pd.DataFrame(rows), extra=listed)
     if not as_json:
-        print("\n".join(_text(listed, tensors)))
+        print("\n".join([*_text(listed, tensors), *(_verdict(findings) if check else ())]))
     errors = [c.error for _, c in sequence.checkpoints if c.error]
     for text in [*errors, *sequence.notes]:
         out.warn(text)
-    if errors:
+    if errors or any(finding.wrong for finding in findings):
         raise typer.Exit(3)
+
+
+def _check(sequence: "CheckpointSequence", values: bool, out: Output) -> "list[Finding]":
+    from driftlab.checkpoints.checks import check
+
+    weights = [c.weights for c in (sequence.base, *(c for _, c in sequence.checkpoints)) if c.weights and not c.error]
+    total = sum(info.nbytes for found in weights for info in found.tensors.values())
+    with out.progress(total, "check", in_bytes=True) as advance:
+        return list(check(sequence, values, advance))
+
+
+def _verdict(findings: "list[Finding]") -> Iterator[str]:
+    wrong = sum(finding.wrong for finding in findings)
+    yield f"\ncheck: {wrong} wrong, {len(findings) - wrong} worth a look"
+    for finding in findings:
+        where = " ".join(filter(None, (finding.run, finding.label, finding.tensor)))
+        yield f"  {'wrong' if finding.wrong else 'look '}  {where}: {finding.kind}: {finding.text}"
 
 
 def _not_compared(tracks: "list[Track]") -> list[dict[str, Any]]:

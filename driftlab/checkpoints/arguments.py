@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from driftlab.checkpoints.formats import is_loose
+from driftlab.checkpoints.hub import find_on_hub, is_hub_name
 from driftlab.checkpoints.layout import (
     HALF_WRITTEN,
     FoundRun,
@@ -15,7 +17,16 @@ from driftlab.checkpoints.layout import (
     is_checkpoint,
 )
 from driftlab.checkpoints.names import natural_key
-from driftlab.checkpoints.stepname import DEFAULT_STAGE, Found, describe, home, is_unfinished, stage_folder
+from driftlab.checkpoints.stepname import (
+    DEFAULT_STAGE,
+    Found,
+    describe,
+    home,
+    is_step,
+    is_unfinished,
+    stage_folder,
+    stem,
+)
 from driftlab.errors import CheckpointError, UsageError
 
 
@@ -25,7 +36,8 @@ def find_runs(arguments: list[str]) -> list[FoundRun]:
     Parameters
     ----------
     arguments : list of str
-        Each is a run folder, a checkpoint folder or file, or a glob of those, with an optional ``NAME=`` before it.
+        Each is a run folder, a checkpoint folder or file, a glob of those, or a model of the hub as
+        ``hf:org/name@revision``, with an optional ``NAME=`` before it.
         Paths under one name follow one another as the stages of one run. Bare checkpoints together form one run.
 
     Raises
@@ -55,10 +67,13 @@ def find_runs(arguments: list[str]) -> list[FoundRun]:
 def _expand(argument: str) -> tuple[str, list[FoundRun]]:
     """Return the name before ``=`` and what the path or glob behind it means."""
     name, equals, rest = argument.partition("=")
-    if not equals or "/" in name or _is_there(argument) or glob.glob(argument):
+    if not equals or "/" in name or name.startswith("hf:") or _is_there(argument) or glob.glob(argument):
         name, rest = "", argument
     if not rest:
         raise UsageError(f"Run {argument!r}: expected NAME=PATH, found no path.")
+    if is_hub_name(rest):
+        model, found = find_on_hub(rest)
+        return name or model, [FoundRun("", tuple(found))]
     if _is_there(rest):
         path = Path(rest)
         return name, [find_run(path) or FoundRun("", (describe(path),))]
@@ -75,8 +90,8 @@ def _glob(pattern: str) -> list[FoundRun]:
     """Return the runs and checkpoints that a pattern matches; other things it matches are listed as ignored."""
     runs, single, ignored = [], [], []
     for path in map(Path, sorted(glob.glob(pattern), key=natural_key)):
-        if path.is_file() and path.suffix != ".safetensors":
-            ignored.append((path.name, "not a .safetensors file"))
+        if path.is_file() and not _is_weight_file(path):
+            ignored.append((path.name, "not a weight file"))
         elif is_unfinished(path.name):
             ignored.append((path.name, HALF_WRITTEN))
         elif path.is_dir() and not is_checkpoint(path) and not holds_steps(path):
@@ -91,6 +106,11 @@ def _glob(pattern: str) -> list[FoundRun]:
     if runs and not single:
         return [replace(runs[0], ignored=(*runs[0].ignored, *ignored)), *runs[1:]]
     return [*runs, FoundRun("", tuple(_sorted(single, f"Glob {pattern!r}")), None, tuple(ignored))]
+
+
+def _is_weight_file(path: Path) -> bool:
+    """Whether a file that a glob matches is a checkpoint: torch files are if their name is a step's."""
+    return path.suffix == ".safetensors" or (is_loose(path.name) and (path.suffix == ".ckpt" or is_step(stem(path))))
 
 
 def _sorted(found: list[Found], where: str) -> list[Found]:

@@ -10,11 +10,14 @@ from pathlib import Path
 from driftlab.checkpoints.names import natural_key
 from driftlab.errors import CheckpointError
 
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+"""Suffixes of files that can be a checkpoint by themselves."""
+
 _FORMATS: tuple[tuple[str, str, str], ...] = (
     (
         r"^adapter_model\.(safetensors|bin)$",
-        "a LoRA adapter without its base",
-        "Merge it into the base (peft: merge_and_unload, save_pretrained) and give the merged folder.",
+        "an adapter without its base",
+        "Give the model it was trained on with --base.",
     ),
     (
         r"^model_world_size_\d+_rank_\d+\.pt$",
@@ -22,7 +25,7 @@ _FORMATS: tuple[tuple[str, str, str], ...] = (
         "Convert them with `python -m verl.model_merger merge --backend fsdp`.",
     ),
     (
-        r"^(bf16_|fp16_)?zero_pp_rank_.*\.pt$|^mp_rank_\d+_model_states\.pt$",
+        r"^((bf16_|fp16_)?zero_pp_rank_.*|mp_rank_\d+_model_states)\.pt$",
         "DeepSpeed ZeRO shards",
         "Convert them with the zero_to_fp32.py script that DeepSpeed left beside them (--safe_serialization).",
     ),
@@ -42,17 +45,26 @@ _FORMATS: tuple[tuple[str, str, str], ...] = (
         "Convert it to Hugging Face format with the converter in nanotron's examples.",
     ),
     (
-        r"^pytorch_model(-\d+-of-\d+)?\.bin$|^consolidated.*\.pth$",
-        "PyTorch pickle weights",
-        "Save them with save_pretrained(..., safe_serialization=True).",
+        r"^consolidated\.(0[1-9]|[1-9]\d)\.pth$",
+        "a model cut for tensor parallelism",
+        "Convert it with transformers' convert_llama_weights_to_hf.py.",
     ),
+    (r"^pytorch_model(-\d+-of-\d+)?\.bin$", "PyTorch weights", "Save them as safetensors."),
+    (r"^consolidated.*\.pth$", "PyTorch weights", "Save them as safetensors."),
     (r"\.ckpt$", "a Lightning checkpoint", "Export its state_dict as safetensors."),
-    (r"\.gguf$", "a GGUF file of quantised weights", "Give the original bf16 or fp32 folder."),
-    (r"\.(h5|msgpack|onnx|npz)$", "weights of another framework", "Export them as safetensors."),
-    (r"\.(pt|pth|bin)$", "a pickle file", "Save the model as safetensors."),
+    (r"\.gguf$", "a GGUF file, whose rows are reordered and often quantised", "Give the bf16 or fp32 folder."),
+    (r"\.(h5|msgpack|onnx|npz|tflite|ot)$", "weights of another framework", "Export them as safetensors."),
+    (r"\.(pt|pth|bin)$", "a torch file", "Save the model as safetensors."),
 )
 """(pattern on the file's name, what it is, next step), the most specific first."""
 
+_READ = (
+    "an adapter without its base",
+    "verl FSDP shards",
+    "DeepSpeed ZeRO shards",
+    "a torch distributed checkpoint",
+)
+LOOSE = ("PyTorch weights", "a Lightning checkpoint", "a torch file")
 _STATE = re.compile(
     r"^(optimizer|scheduler|rng_state|training_args|scaler|trainer_state|random_states|optim_|extra_state)"
 )
@@ -77,6 +89,18 @@ def other_format(name: str) -> tuple[int, str, str] | None:
     return None
 
 
+def is_loose(name: str) -> bool:
+    """Whether a file may be a whole model in one ``torch.save`` file, by its name."""
+    other = other_format(name)
+    return other is not None and other[1] in LOOSE and not name.startswith(("pytorch_model-", "."))
+
+
+def is_read(name: str) -> bool:
+    """Whether a file that is no ``.safetensors`` file belongs to a format that is read, by its name."""
+    other = other_format(name)
+    return other is not None and not name.startswith(".") and other[1] in (*LOOSE, *_READ)
+
+
 def holds_weights(folder: Path) -> bool:
     """Whether a folder itself holds weight files of any format, readable here or not."""
     return any(
@@ -97,29 +121,39 @@ def ignored_files(names: list[str], used: set[str], why: str) -> Iterator[tuple[
         elif name.endswith(_ANY_SAFETENSORS):
             yield name, why
         elif (other := other_format(name)) is not None:
-            yield name, f"{other[1]}; never opened"
+            yield name, f"{other[1]}; not opened"
+
+
+def foremost(path: Path, tried: list[Path]) -> tuple[int, str, str, str] | None:
+    """Return the most telling weight file in or right under a folder: (place in the list, what, next step, name)."""
+    folders = [*tried, *(child for child in _children(path) if child.is_dir() and child not in tried)]
+    found = [(*other, name) for folder in folders for name in file_names(folder) if (other := other_format(name))]
+    return min(found, key=lambda entry: entry[0], default=None)
 
 
 def not_found(path: Path, tried: list[Path]) -> CheckpointError:
     """Return the error for a folder without readable weights: it says what is there instead."""
-    children = sorted(path.iterdir())
-    folders = [*tried, *(child for child in children if child.is_dir() and child not in tried)]
-    found = [(*other, name) for folder in folders for name in file_names(folder) if (other := other_format(name))]
-    if found:
-        _, what, step, name = min(found, key=lambda entry: entry[0])
-        return CheckpointError(f"{path}: expected safetensors weights, found {what} ({name}).", step)
-    entries = ", ".join(child.name for child in children[:4]) or "an empty folder"
-    return CheckpointError(
-        f"{path}: expected safetensors weights, found {entries}.", "Give a folder that holds a model."
-    )
+    found = foremost(path, tried)
+    if found is not None:
+        _, what, step, name = found
+        return CheckpointError(f"{path}: expected weights, found {what} ({name}).", step)
+    entries = ", ".join(child.name for child in _children(path)[:4]) or "an empty folder"
+    return CheckpointError(f"{path}: expected weights, found {entries}.", "Give a folder that holds a model.")
 
 
-def not_safetensors(file: Path) -> CheckpointError:
-    """Return the error for a single file under another suffix."""
+def _children(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def not_a_checkpoint(file: Path) -> CheckpointError:
+    """Return the error for a single file that is not read as a checkpoint."""
     other = other_format(file.name)
     if other is not None:
-        return CheckpointError(f"{file}: expected a .safetensors file, found {other[1]}.", other[2])
+        return CheckpointError(f"{file}: expected a checkpoint, found {other[1]}.", other[2])
     return CheckpointError(
-        f"{file}: expected a checkpoint folder or .safetensors file, found a {file.suffix} file.",
+        f"{file}: expected a checkpoint folder or weight file, found a {file.suffix} file.",
         "Give the folder that holds the model.",
     )

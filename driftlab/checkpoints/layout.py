@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from driftlab.checkpoints.formats import holds_weights
+from driftlab.checkpoints.disk import read_object
+from driftlab.checkpoints.formats import WEIGHT_SUFFIXES, holds_weights
 from driftlab.checkpoints.names import natural_key
-from driftlab.checkpoints.stepname import Found, describe, home, is_holder, is_step, is_unfinished, read_json, stem
-from driftlab.checkpoints.weights import has_model
+from driftlab.checkpoints.stepname import Found, describe, home, is_holder, is_step, is_unfinished, stem
+from driftlab.checkpoints.weights import has_model, has_safetensors
 from driftlab.errors import CheckpointError
 
 _ZERO_STATE = re.compile(r"^global_step\d+$")
@@ -46,7 +47,8 @@ def find_run(path: Path) -> FoundRun | None:
     inner = _inner(path)
     steps = _steps(inner)
     if inner is path and is_checkpoint(path):
-        steps = [s for s in steps if has_model(s) or not (is_step(stem(home(path))) or _ZERO_STATE.match(s.name))]
+        inside = is_step(stem(home(path)))
+        steps = [s for s in steps if has_safetensors(s) or not (inside or _ZERO_STATE.match(s.name))]
         if not steps:
             return None
     entries = steps or [child for child in _folders(inner) if holds_weights(child) and not is_unfinished(child.name)]
@@ -54,7 +56,7 @@ def find_run(path: Path) -> FoundRun | None:
         raise _no_checkpoints(path, _folders(inner))
     top = Path(os.path.abspath(path))
     top = top.parent if is_holder(top.name) else top
-    meta = read_json(path / "run.json") or read_json(top / "run.json")
+    meta = read_object(path / "run.json") or read_object(top / "run.json")
     found = in_order([describe(entry) for entry in entries], path, meta)
     bases = [entry for entry in found if entry.is_base]
     base, named = (bases[0], "") if bases else _base_of(meta, top)
@@ -95,7 +97,7 @@ def _steps(folder: Path) -> list[Path]:
     named = [child for child in folder.iterdir() if is_step(stem(child)) and not is_unfinished(child.name)]
     folders = [child for child in named if child.is_dir() and not _is_run(child)]
     lost = [child for child in named if child.is_symlink() and not child.exists()]
-    files = [child for child in named if child.suffix == ".safetensors" and child.is_file()]
+    files = [child for child in named if child.suffix in WEIGHT_SUFFIXES and child.is_file()]
     return folders + lost + (files if len(files) > 1 else [])
 
 

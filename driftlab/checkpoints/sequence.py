@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from driftlab.checkpoints.arguments import find_runs
+from driftlab.checkpoints.hub import find_on_hub, is_hub_name
 from driftlab.checkpoints.layout import FoundRun
 from driftlab.checkpoints.names import natural_key, pair
 from driftlab.checkpoints.stepname import Found, describe
@@ -121,6 +122,11 @@ class CheckpointSequence:
 
 def _split_base(found: list[FoundRun], base: Path | None) -> tuple[Found, list[FoundRun], list[str]]:
     """Return the base, the runs without it, and what to say about the choice."""
+    if base is not None and is_hub_name(str(base)):
+        revisions = find_on_hub(str(base))[1]
+        if len(revisions) > 1:
+            raise UsageError(f"--base {base}: expected one revision, found {len(revisions)}.")
+        return revisions[0], found, []
     if base is not None:
         return describe(base), found, []
     for run in found:
@@ -162,7 +168,7 @@ def _open_checkpoint(found: Found, order: int, origin: Checkpoint) -> Checkpoint
     assert origin.weights is not None
     weights, names, error = None, {}, ""
     try:
-        weights = open_weights(found.path)
+        weights = open_weights(found.path, origin.weights)
         names = pair(origin.weights.tensors, weights.tensors, str(found.path))
     except CheckpointError as problem:
         error = str(problem)

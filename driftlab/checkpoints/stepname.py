@@ -5,12 +5,14 @@ prime-rl ``step_5``, OpenRLHF ``global_step10_hf``, ``iter_0000010``, plain numb
 before it.
 """
 
-import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from driftlab.checkpoints.disk import read_object
+from driftlab.checkpoints.formats import WEIGHT_SUFFIXES
 
 _OWN = re.compile(r"^(?P<global>\d{6,})-(?P<label>(?P<stage>[^@]+)(?:@(?P<step>\d+))?)$")
 _STEP = re.compile(
@@ -55,7 +57,7 @@ class Found:
 def describe(path: Path) -> Found:
     """Read stage, step and label of one checkpoint from ``driftlab.json``, else from its name."""
     name = stem(home(path))
-    meta = read_json(path / "driftlab.json") if path.is_dir() else {}
+    meta = read_object(path / "driftlab.json") if path.is_dir() else {}
     own = _OWN.match(name)
     if meta or own:
         stage = str(meta.get("stage") or (own["stage"] if own else "") or DEFAULT_STAGE)
@@ -113,21 +115,12 @@ def is_unfinished(name: str) -> bool:
 
 def stem(path: Path) -> str:
     """Return a folder's name, or a weight file's without its suffix."""
-    return path.name.removesuffix(".safetensors")
+    return path.stem if path.suffix in WEIGHT_SUFFIXES else path.name
 
 
 def is_holder(name: str) -> bool:
     """Whether a folder of that name holds the checkpoints of the run above it."""
     return name in _HOLDERS
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Read a small JSON object; an absent or damaged file is an empty one."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _integer(*candidates: Any) -> int | None:

@@ -11,10 +11,11 @@ import math
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
+from driftlab.checkpoints.disk import is_name, shown, stamp, stamp_of
 from driftlab.errors import CheckpointError
 
 DTYPES: dict[str, torch.dtype] = {
@@ -95,10 +96,19 @@ class TensorInfo:
         """Number of entries."""
         return math.prod(self.shape)
 
-    def first_rows(self, rows: int) -> "TensorInfo":
-        """Return the tensor made of the first ``rows`` rows: they lie at the start of its bytes."""
-        nbytes = self.nbytes // self.shape[0] * rows
-        return replace(self, shape=(rows, *self.shape[1:]), stop=self.start + nbytes)
+    def slab(self, first: int, shape: tuple[int, ...]) -> Self:
+        """Return the tensor of ``shape`` made of consecutive entries from entry ``first`` on, row by row."""
+        width = self.nbytes // self.numel if self.numel else 0
+        start = self.start + first * width
+        return replace(self, shape=shape, start=start, stop=start + math.prod(shape) * width)
+
+    def rows(self, first: int, last: int) -> Self:
+        """Return rows ``first`` up to ``last``, which lie together."""
+        return self.slab(first * math.prod(self.shape[1:]), (last - first, *self.shape[1:]))
+
+    def item(self, i: int) -> Self:
+        """Return the i-th tensor of a stack."""
+        return self.slab(i * math.prod(self.shape[1:]), self.shape[1:])
 
     def read(self) -> torch.Tensor:
         """Read the tensor, in its stored type, on the CPU.
@@ -113,24 +123,20 @@ class TensorInfo:
         buffer = bytearray(self.nbytes)
         try:
             with self.file.open("rb", buffering=0) as handle:
-                stamp = _stamp(os.fstat(handle.fileno()))
+                found = stamp(os.fstat(handle.fileno()))
                 handle.seek(self.start)
                 got = _read_into(handle, memoryview(buffer))
         except OSError as error:
             raise CheckpointError(f"{self.file}: cannot be read ({error.strerror}).") from None
-        if got != self.nbytes or stamp != self.stamp:
+        if got != self.nbytes or found != self.stamp:
             raise CheckpointError(
-                f"{self.file}: expected the {self.stamp[0]} bytes whose header was read, found {stamp[0]} bytes "
+                f"{self.file}: expected the {self.stamp[0]} bytes whose header was read, found {found[0]} bytes "
                 "written since; the file changed while it was measured.",
                 "Wait until the checkpoint is complete, then measure again.",
             )
         if not buffer:
             return torch.empty(self.shape, dtype=DTYPES[self.dtype])
         return torch.frombuffer(buffer, dtype=DTYPES[self.dtype]).reshape(self.shape)
-
-
-def _stamp(stat: os.stat_result) -> tuple[int, int]:
-    return stat.st_size, stat.st_mtime_ns
 
 
 def _read_into(handle: Any, view: memoryview) -> int:
@@ -163,28 +169,17 @@ def read_header(file: Path) -> tuple[dict[str, TensorInfo], str]:
     CheckpointError
         If the file is missing, truncated, overlong, or its header does not describe its bytes.
     """
+    written = stamp_of(file)
     try:
         with file.open("rb") as handle:
-            stamp = _stamp(os.fstat(handle.fileno()))
             head = handle.read(8)
             length = int.from_bytes(head, "little")
-            _check_length(file, stamp[0], head, length)
+            _check_length(file, written[0], head, length)
             raw = handle.read(length)
-    except FileNotFoundError:
-        raise _missing(file) from None
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from None
-    tensors = _parse(file, raw, 8 + length, stamp)
+    tensors = _parse(file, raw, 8 + length, written)
     return tensors, hashlib.sha256(raw).hexdigest()
-
-
-def _missing(file: Path) -> CheckpointError:
-    if file.is_symlink():
-        return CheckpointError(
-            f"{file}: expected a file, found a link to {file.readlink()}, which does not exist.",
-            "Download the model again or repair the link.",
-        )
-    return CheckpointError(f"{file}: expected a file, found nothing.", "Check the path.")
 
 
 def _check_length(file: Path, size: int, head: bytes, length: int) -> None:
@@ -207,10 +202,10 @@ def _check_length(file: Path, size: int, head: bytes, length: int) -> None:
 
 def _parse(file: Path, raw: bytes, data_start: int, stamp: tuple[int, int]) -> dict[str, TensorInfo]:
     try:
-        header = json.loads(raw, parse_constant=_no_constant)
+        header = json.loads(raw, parse_constant=_no_constant, object_pairs_hook=_unique)
         if not isinstance(header, dict):
             raise TypeError
-        header.pop("__metadata__", None)
+        _check_whole(file, header.pop("__metadata__", None))
         tensors = {name: _tensor(file, name, entry, data_start, stamp) for name, entry in header.items()}
     except (ValueError, KeyError, TypeError, RecursionError):
         raise CheckpointError(f"{file}: its header is not valid safetensors JSON; the file is damaged.") from None
@@ -231,6 +226,23 @@ def _parse(file: Path, raw: bytes, data_start: int, stamp: tuple[int, int]) -> d
     return tensors
 
 
+def _check_whole(file: Path, metadata: Any) -> None:
+    """Refuse files whose tensors are parts of larger ones (torch.distributed.checkpoint, ``_hf_utils.py``)."""
+    if isinstance(metadata, dict) and "DCP_SHARDING_INFO" in metadata:
+        raise CheckpointError(
+            f"{file}: holds parts of tensors, as torch's distributed checkpoints write them in safetensors.",
+            "Join them with torch.distributed.checkpoint's consolidate_safetensors_files.",
+        )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a name that stands twice: the one that JSON would keep is not the one that other readers keep."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
 def _no_constant(text: str) -> None:
     raise ValueError(text)
 
@@ -238,11 +250,11 @@ def _no_constant(text: str) -> None:
 def _tensor(file: Path, name: str, entry: dict[str, Any], data_start: int, stamp: tuple[int, int]) -> TensorInfo:
     dtype, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
     numbers = [*shape, start, stop]
-    if not all(type(n) is int and n >= 0 for n in numbers) or stop < start:
+    if not is_name(name) or not all(type(n) is int and n >= 0 for n in numbers) or stop < start:
         raise ValueError(name)
     if not isinstance(dtype, str) or dtype not in _BITS:
         raise CheckpointError(
-            f"{file}: tensor {name} has the unknown type {dtype!r}.", "Save it as bf16, fp16 or fp32."
+            f"{file}: tensor {name} has the unknown type {shown(dtype)}.", "Save it as bf16, fp16 or fp32."
         )
     if math.prod(shape) * _BITS[dtype] != 8 * (stop - start):
         raise CheckpointError(

@@ -172,7 +172,7 @@ def _resized(found: Member, name: str, base: TensorInfo, named: bool) -> Member:
     if named or not vocabulary or tensor.shape[1] != base.shape[1]:
         return replace(found, status="skipped", reason=reason)
     rows = min(base.shape[0], tensor.shape[0])
-    return replace(found, tensor=tensor.first_rows(rows), reason=f"{reason}: the {rows} common rows were compared")
+    return replace(found, tensor=tensor.rows(0, rows), reason=f"{reason}: the {rows} common rows were compared")
 
 
 def unscaled(dtype: str) -> str:

@@ -325,7 +325,7 @@ def test_a_glob_lists_what_it_matches_and_does_not_take(make):
     assert [entry.label for entry in run.checkpoints] == ["train@5"]
     assert ("checkpoint-10.tmp", "half-written: never renamed to its final name") in run.ignored
     assert ("logs", "no checkpoint in it") in run.ignored
-    assert ("optimizer.pt", "not a .safetensors file") in run.ignored
+    assert ("optimizer.pt", "not a weight file") in run.ignored
     assert not make.mark.exists()
 
 

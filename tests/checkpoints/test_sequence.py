@@ -170,7 +170,7 @@ def test_tensors_the_measures_do_not_apply_to(make, tensor, dtype, words):
         assert words in track.left_out
 
 
-@pytest.mark.parametrize("suffix", ["weight_scale_inv", "scales", "qzeros", "weight.absmax", "g_idx"])
+@pytest.mark.parametrize("suffix", ["weight_scale_inv", "scales", "qzeros", "g_idx"])
 def test_scales_of_quantised_tensors_are_not_weights(make, suffix):
     extra = {f"model.layers.0.q_proj.{suffix}": torch.ones(3, 2)}
     base, new = (make.folder(name, tensors=make.tensors(i) | extra) for i, name in enumerate(("base", "new")))

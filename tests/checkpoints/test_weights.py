@@ -75,16 +75,16 @@ def test_everything_else_is_listed_and_never_opened(make, model_names):
     assert list(weights.tensors) == model_names
     assert dict(weights.ignored) == {
         "adapter_model.safetensors": "adapter beside full weights: not applied",
-        "consolidated.00.pth": "PyTorch pickle weights; never opened",
-        "last.ckpt": "a Lightning checkpoint; never opened",
-        "m-Q4_K_M.gguf": "a GGUF file of quantised weights; never opened",
+        "consolidated.00.pth": "PyTorch weights; not opened",
+        "last.ckpt": "a Lightning checkpoint; not opened",
+        "m-Q4_K_M.gguf": "a GGUF file, whose rows are reordered and often quantised; not opened",
         "model.fp16.safetensors": "model.safetensors is the model",
         "optimizer.pt": "training state",
         "optimizer.safetensors": "training state",
-        "pytorch_model.bin": "PyTorch pickle weights; never opened",
+        "pytorch_model.bin": "PyTorch weights; not opened",
         "rng_state_0.pth": "training state",
         "scheduler.pt": "training state",
-        "tf_model.h5": "weights of another framework; never opened",
+        "tf_model.h5": "weights of another framework; not opened",
         "trainer_state.json": "training state",
         "training_args.bin": "training state",
     }
@@ -92,32 +92,20 @@ def test_everything_else_is_listed_and_never_opened(make, model_names):
     assert not make.mark.exists()
 
 
-def test_only_clutter_is_refused_unopened(make):
+def test_a_pickle_under_the_name_of_weights_is_refused_and_not_run(make):
     make.clutter(make.root / "m")
-    assert "found PyTorch pickle weights (pytorch_model.bin). Save them with save_pretrained" in refused(
-        make.root / "m"
-    )
+    assert "found a bare pickle: torch before 1.6 wrote such" in refused(make.root / "m")
     assert not make.mark.exists()
 
 
 @pytest.mark.parametrize(
     ("file", "what", "step"),
     [
-        ("adapter_model.safetensors", "a LoRA adapter without its base", "merge_and_unload"),
-        ("actor/model_world_size_2_rank_0.pt", "verl FSDP shards", "verl.model_merger"),
-        ("global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt", "DeepSpeed ZeRO shards", "zero_to_fp32.py"),
-        ("global_step5/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "DeepSpeed ZeRO shards", "zero_to_fp32.py"),
-        ("global_step5/mp_rank_00_model_states.pt", "DeepSpeed ZeRO shards", "zero_to_fp32.py"),
-        ("pytorch_model_fsdp_0/__0_0.distcp", "a torch distributed checkpoint", "dcp_to_torch_save"),
-        ("__0_0.distcp", "a torch distributed checkpoint", "dcp_to_torch_save"),
         ("mp_rank_00/model_optim_rng.pt", "a Megatron checkpoint", "Megatron Bridge"),
         ("checkpoint_metadata.json", "a nanotron checkpoint", "nanotron's examples"),
-        ("pytorch_model-00001-of-00002.bin", "PyTorch pickle weights", "safe_serialization=True"),
-        ("consolidated.00.pth", "PyTorch pickle weights", "safe_serialization=True"),
-        ("epoch=1.ckpt", "a Lightning checkpoint", "Export its state_dict"),
-        ("m-Q8_0.gguf", "a GGUF file of quantised weights", "original bf16 or fp32"),
+        ("consolidated.01.pth", "a model cut for tensor parallelism", "convert_llama_weights_to_hf"),
+        ("m-Q8_0.gguf", "a GGUF file, whose rows are reordered", "bf16 or fp32 folder"),
         ("flax_model.msgpack", "weights of another framework", "Export them as safetensors"),
-        ("policy.pt", "a pickle file", "Save the model as safetensors"),
     ],
 )
 def test_a_format_that_is_not_read_is_called_by_its_name(make, file, what, step):
@@ -127,16 +115,30 @@ def test_a_format_that_is_not_read_is_called_by_its_name(make, file, what, step)
     (make.root / "m" / "common.pt").write_bytes(b"\x80\x04junk")
     target.write_bytes(b"\x80\x04junk")
     message = refused(make.root / "m")
-    assert f"expected safetensors weights, found {what}" in message
+    assert f"expected weights, found {what}" in message
     assert step in message
     assert not make.mark.exists()
 
 
-@pytest.mark.parametrize("file", ["m.gguf", "m.ckpt", "m.pt", "m.bin"])
+def test_an_adapter_without_its_base_asks_for_it(make):
+    make.folder("m", name="adapter_model.safetensors")
+    assert "found an adapter without its base. Give the model it was trained on with --base." in refused(
+        make.root / "m"
+    )
+
+
+@pytest.mark.parametrize("file", ["m.gguf", "tf_model.h5", "training_args.bin", "adapter_model.bin", "rng_state_0.pth"])
 def test_a_single_file_of_another_format_is_not_opened(make, file):
     path = make.root / file
     path.write_bytes(b"\x80\x04junk")
-    assert "expected a .safetensors file, found a" in refused(path)
+    assert "expected a checkpoint" in refused(path)
+
+
+def test_one_shard_given_alone_is_said(make):
+    weights = open_weights(make.sharded("m") / "model-00002-of-00003.safetensors")
+    assert weights.notes == [
+        "model-00002-of-00003.safetensors is one shard, given alone: the rest of the model is not compared"
+    ]
 
 
 def test_a_single_file_that_holds_no_weights(make):
@@ -152,11 +154,11 @@ def test_a_folder_without_weights_says_what_it_holds(make, files):
     for name in files:
         (folder / name).write_text("{}")
     expected = "config.json, notes.txt" if files else "an empty folder"
-    assert f"expected safetensors weights, found {expected}. Give a folder that holds a model." in refused(folder)
+    assert f"expected weights, found {expected}. Give a folder that holds a model." in refused(folder)
 
 
 def test_a_path_that_is_not_there(make):
-    assert "found nothing. Give a local path: nothing is downloaded." in refused(make.root / "Qwen3-4B")
+    assert "found nothing. Give a local path, or hf:org/name@revision" in refused(make.root / "Qwen3-4B")
 
 
 def test_a_link_to_a_lost_folder(make):

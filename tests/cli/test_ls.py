@@ -111,3 +111,71 @@ def test_two_runs_in_the_same_words_as_svd(make, ls):
         ["B", "0", "base"],
         ["B", "1", "math@10"],
     ]
+
+
+# -- integrity ------------------------------------------------------------------------------------------------------
+
+
+def test_check_finds_nothing_wrong_in_a_sound_run(make, ls):
+    source = make.run("r", {"math@10": 10, "math@20": 20})
+    for what in ("files", "values"):
+        code, out, err = ls(source, "--check", what)
+        assert (code, err) == (0, "")
+        assert out.splitlines()[-1] == "check: 0 wrong, 0 worth a look"
+
+
+def test_check_of_values_names_what_is_wrong_and_what_is_odd(make, ls):
+    source = make.run("r", {"math@10": 10, "math@20": 20, "math@30": 30, "math@40": 40})
+    tensors = make.tensors(20)
+    tensors["model.norm.weight"][1] = float("nan")
+    tensors["model.layers.0.self_attn.q_proj.weight"][:2, 3] = float("inf")
+    tensors["model.layers.1.mlp.down_proj.weight"][:] = 0
+    make.folder("r/checkpoints/000020-math@20", tensors=tensors)
+    make.folder("r/checkpoints/000040-math@40", tensors=make.tensors(30))
+    code, out, _ = ls(source, "--check", "values", "--json")
+    found = json.loads(out)["findings"]
+    assert code == 3
+    assert [(f["label"], f["tensor"], f["kind"], f["wrong"]) for f in found] == [
+        ("math@20", "model.layers.0.self_attn.q_proj.weight", "not finite", True),
+        ("math@20", "model.layers.1.mlp.down_proj.weight", "zero", False),
+        ("math@20", "model.norm.weight", "not finite", True),
+        ("math@40", "", "same as before", False),
+    ]
+    assert found[0]["text"] == "2 of 96 values are NaN or infinite"
+    assert found[-1]["text"].startswith("every value is that of math@30")
+    code, out, _ = ls(source, "--check", "values")
+    assert code == 3
+    assert "check: 2 wrong, 2 worth a look" in out
+    assert "  wrong  SFT math@20 model.norm.weight: not finite: 1 of 12 values are NaN or infinite" in out
+    assert ls(source, "--check", "files")[0] == 0
+
+
+def test_check_of_files_names_damage_and_missing_tensors(make, ls):
+    source = make.run("r", {"math@10": 10, "math@20": 20, "math@30": 30})
+    file = source / "checkpoints/000020-math@20/model.safetensors"
+    file.write_bytes(file.read_bytes()[:-5])
+    tensors = make.tensors(30)
+    del tensors["model.norm.weight"]
+    make.folder("r/checkpoints/000030-math@30", tensors=tensors)
+    code, out, _ = ls(source, "--check", "files", "--json")
+    found = json.loads(out)["findings"]
+    assert code == 3
+    assert [(f["label"], f["kind"], f["wrong"]) for f in found] == [
+        ("math@20", "unreadable", True),
+        ("math@30", "missing", False),
+    ]
+    assert "the file is truncated" in found[0]["text"]
+
+
+def test_check_calls_another_model_by_name(make, ls):
+    source = make.run("r", {"math@10": 10, "math@20": 20})
+    make.folder("r/checkpoints/000020-math@20", tensors={"other.weight": torch.ones(3, 2)})
+    code, out, _ = ls(source, "--check", "files")
+    assert code == 3
+    assert "wrong  SFT math@20: other model:" in out
+
+
+def test_check_of_what_is_not_known(make, ls):
+    code, _, err = ls(make.run("r", {"math@10": 10}), "--check", "all")
+    assert code == 2
+    assert "--check 'all': expected files or values" in err
