@@ -35,7 +35,8 @@ def train(
         str | None, typer.Option(help="Local Hugging Face folder; without it the built-in tiny world.")
     ] = None,
     task: Annotated[
-        list[str] | None, typer.Option(help="NAME=FILE.jsonl[::VERIFIER] or rg:NAME; repeat for several.")
+        list[str] | None,
+        typer.Option(help="NAME=FILE.jsonl[::VERIFIER] or rg:NAME[?OPTION=VALUE&...][::VERIFIER]; repeat."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything drawn at random.", min=0)] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default=False)] = None,

@@ -80,14 +80,29 @@ class FileTask:
 
 
 class GymTask:
-    """Procedural questions of one reasoning-gym data set, with its own grader; success means a full score.
+    """Procedural questions of one reasoning-gym data set; success means a full score.
 
     Training and evaluation draw from the two halves of the generator's seeds.
+
+    Parameters
+    ----------
+    name : str
+        The data set, what stages and tables call the task.
+    options : dict, optional
+        Settings of the generator, difficulty for instance.
+    verifier : str
+        One of ours, for models that do not know the answer tags: then questions come without the instruction to use
+        them. Empty for the data set's own grader on the text between the tags.
+
+    Raises
+    ------
+    UsageError
+        If the package or the data set is not there, or an option is wrong.
     """
 
     answer_start = ANSWER_START
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, options: dict[str, Any] | None = None, verifier: str = "") -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -100,8 +115,13 @@ class GymTask:
         if name not in DATASETS:
             raise UsageError(f"Task rg:{name}: reasoning-gym has no data set of this name.")
         self.name = name
+        self._options = options or {}
+        self._verifier = get_verifier(verifier) if verifier else None
         self._create = reasoning_gym.create_dataset
-        self._grader = self._create(name, size=1, seed=0)
+        try:
+            self._grader = self._create(name, size=1, seed=0, **self._options)
+        except (TypeError, AssertionError, ValueError) as error:
+            raise UsageError(f"Task rg:{name}: the generator does not take these options ({error}).") from None
 
     def sample(self, count: int, rng: random.Random) -> list[Question]:
         """Return ``count`` new questions."""
@@ -112,7 +132,9 @@ class GymTask:
         return self._draw(count, _RG_SPAN // 2 + rng.randrange(_RG_SPAN // 2))
 
     def verify(self, question: Question, response: str) -> Verdict:
-        """Grade the text between the answer tags."""
+        """Grade the text between the answer tags, or the response with the verifier asked for."""
+        if self._verifier is not None:
+            return self._verifier(response, question.answer)
         from reasoning_gym.utils import extract_answer
 
         score = float(self._grader.score_answer(extract_answer(response), question.entry))
@@ -121,26 +143,38 @@ class GymTask:
 
     def _draw(self, count: int, seed: int) -> list[Question]:
         questions = []
-        for index, entry in enumerate(self._create(self.name, size=count, seed=seed)):
-            answer = str(entry["answer"])
-            gold = f"<answer>{answer}</answer>"
-            questions.append(
-                Question(
-                    f"{self.name}/{seed}-{index}", entry["question"], answer, gold=gold, system=_RG_SYSTEM, entry=entry
-                )
-            )
+        for index, entry in enumerate(self._create(self.name, size=count, seed=seed, **self._options)):
+            answer, name = str(entry["answer"]), f"{self.name}/{seed}-{index}"
+            gold, system = (answer, "") if self._verifier else (f"<answer>{answer}</answer>", _RG_SYSTEM)
+            questions.append(Question(name, entry["question"], answer, gold=gold, system=system, entry=entry))
         return questions
 
 
 def open_task(text: str, *, allow_code_execution: bool = False) -> Task:
-    """Make the task that ``NAME=FILE.jsonl[::VERIFIER]`` or ``rg:NAME`` describes."""
+    """Make the task that ``NAME=FILE.jsonl[::VERIFIER]`` or ``rg:NAME[?OPTION=VALUE&...][::VERIFIER]`` describes."""
     if text.startswith("rg:"):
-        return GymTask(text.removeprefix("rg:"))
+        address, _, verifier = text.removeprefix("rg:").partition("::")
+        name, _, query = address.partition("?")
+        return GymTask(name, _options(text, query), verifier)
     name, equals, rest = text.partition("=")
     if not equals or not name or not rest:
         raise UsageError(f"Task {text!r}: expected NAME=FILE.jsonl, NAME=FILE.jsonl::VERIFIER or rg:NAME.")
     path, _, verifier = rest.partition("::")
     return FileTask(name, Path(path), verifier, allow_code_execution=allow_code_execution)
+
+
+def _options(task: str, query: str) -> dict[str, Any]:
+    """Read ``OPTION=VALUE&OPTION=VALUE``, values as JSON or else as words."""
+    found: dict[str, Any] = {}
+    for part in filter(None, query.split("&")):
+        name, equals, value = part.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"Task {task!r}: expected OPTION=VALUE after the question mark, found {part!r}.")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 def check_stages(tasks: Sequence[Task], names: Sequence[str]) -> None:

@@ -81,3 +81,29 @@ def test_reasoning_gym_task():
         wrong = task.verify(question, "<answer>none</answer>")
         assert not wrong.ok
         assert wrong.score < 1
+
+
+def test_reasoning_gym_takes_options_and_another_verifier():
+    pytest.importorskip("reasoning_gym")
+    easy = "rg:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1"
+    task = open_task(f"{easy}::numeric")
+    question = task.sample(1, random.Random(0))[0]
+    assert task.name == "chain_sum"
+    assert len(question.prompt.split("=")[0].split()[-3:]) == 3
+    assert question.system == ""
+    assert question.gold == question.answer
+    assert task.verify(question, f"I think it is {question.answer}.").ok
+    assert not task.verify(question, "I think it is 12345.").ok
+    tagged = open_task(easy).sample(1, random.Random(0))[0]
+    assert tagged.gold == f"<answer>{tagged.answer}</answer>"
+    assert "<answer>" in tagged.system
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("rg:chain_sum?terms", "OPTION=VALUE"), ("rg:chain_sum?colour=3", "does not take"), ("rg:gcd::best", "Verifier")],
+)
+def test_wrong_options_of_reasoning_gym_are_named(text, words):
+    pytest.importorskip("reasoning_gym")
+    with pytest.raises(UsageError, match=words):
+        open_task(text)
