@@ -30,6 +30,7 @@ TABLE: dict[str, Any] = {
     "measure": {"permutations": 49, "domain_texts": 20, "policy_prompts": 2, "policy_copies": 2},
 }  # fmt: skip
 CLOCKS = ("seconds", "seconds_rollout", "seconds_train", "tokens_per_second", "peak_memory_mb")
+PLACES = ("folder", "path", "source")
 
 
 def plan() -> StudyPlan:
@@ -37,7 +38,7 @@ def plan() -> StudyPlan:
 
 
 def numbers(table: pd.DataFrame) -> pd.DataFrame:
-    return table.drop(columns=[name for name in CLOCKS if name in table])
+    return table.drop(columns=[name for name in (*CLOCKS, *PLACES) if name in table])
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +147,4 @@ def test_killed_anywhere_it_ends_with_the_same_tables(done: Path, tmp_path: Path
     left, right = ResultsDir.open(done), ResultsDir.open(out)
     for name in TABLES:
         if left.has(name):
-            drop = ["folder"] if name == "runs" else []
-            pd.testing.assert_frame_equal(
-                numbers(left.table(name)).drop(columns=drop), numbers(right.table(name)).drop(columns=drop)
-            )
+            pd.testing.assert_frame_equal(numbers(left.table(name)), numbers(right.table(name)), check_exact=True)
