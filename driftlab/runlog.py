@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from driftlab.errors import DataError, UsageError
+from driftlab.naming import distinct
 
 SETTINGS = (
     "teacher",
@@ -88,7 +89,8 @@ def read_runs(arguments: Sequence[str | Path]) -> list[RunLog]:
     runs = [run for argument in arguments for run in _expand(str(argument))]
     if not runs:
         raise UsageError("No run was given.", "Give folders that `driftlab train` wrote.")
-    return _distinct(runs)
+    names = distinct([run.name for run in runs], [run.path.resolve() for run in runs])
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
 def is_run(path: Path) -> bool:
@@ -134,28 +136,6 @@ def _expand(argument: str) -> list[RunLog]:
     if not found:
         raise DataError(f"Glob {rest!r}: expected run folders, found none.", "Check the pattern.")
     return [read_run(path, name) for path in found]
-
-
-def _distinct(runs: list[RunLog]) -> list[RunLog]:
-    """Tell runs of one name apart by their folder, else by a number, as :mod:`driftlab.checkpoints` does."""
-    for style in (_with_folder, _with_parent, None):
-        names = [run.name for run in runs]
-        runs = [
-            replace(run, name=style(run) if style else f"{run.name} #{names[: i + 1].count(run.name)}")
-            if names.count(run.name) > 1
-            else run
-            for i, run in enumerate(runs)
-        ]
-    return runs
-
-
-def _with_folder(run: RunLog) -> str:
-    folder = run.path.resolve().name
-    return f"{run.name} ({folder})" if run.name != folder else run.name
-
-
-def _with_parent(run: RunLog) -> str:
-    return f"{run.path.resolve().parent.name}/{run.name}"
 
 
 def _lines(file: Path) -> tuple[pd.DataFrame, int]:

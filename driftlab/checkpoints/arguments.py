@@ -28,6 +28,7 @@ from driftlab.checkpoints.stepname import (
     stem,
 )
 from driftlab.errors import CheckpointError, UsageError
+from driftlab.naming import distinct
 
 
 def find_runs(arguments: list[str]) -> list[FoundRun]:
@@ -181,21 +182,5 @@ def _relabel(found: list[Found], new: Callable[[Found, int], str]) -> list[Found
 
 
 def _distinct(runs: list[FoundRun]) -> list[FoundRun]:
-    """Give runs of the same name different ones: with their folder, then the folder above it, then a number."""
-    for style in (_with_folder, _with_parent, None):
-        names = [run.name for run in runs]
-        runs = [
-            replace(run, name=style(run) if style else f"{run.name} #{names[: i + 1].count(run.name)}")
-            if names.count(run.name) > 1
-            else run
-            for i, run in enumerate(runs)
-        ]
-    return runs
-
-
-def _with_folder(run: FoundRun) -> str:
-    return f"{run.name} ({run.folder.name})" if run.folder and run.name != run.folder.name else run.name
-
-
-def _with_parent(run: FoundRun) -> str:
-    return f"{run.folder.parent.name}/{run.name}" if run.folder else run.name
+    names = distinct([run.name for run in runs], [run.folder for run in runs])
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
