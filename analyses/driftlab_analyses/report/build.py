@@ -186,7 +186,7 @@ def _facts(results: ResultsDir) -> list[tuple[str, str]]:
         model = summary[summary["group_by"] == "model"]
         facts += [("runs", str(model["run"].nunique()))]
         facts += [("checkpoints", str(len(model.loc[model["order"] > 0, ["run", "label"]].drop_duplicates())))]
-        facts += [("matrices in each", str(int(model.loc[model["measure"].eq("rel_frobenius"), "n"].max())))]
+        facts += [("matrices in each", str(int(model.loc[~model["measure"].str.startswith("pooled"), "n"].max())))]
     if results.has("runs"):
         runs = results.table("runs")
         facts += [("methods and controls", str(runs["method"].nunique())), ("seeds each", str(runs["seed"].nunique()))]
