@@ -5,6 +5,7 @@ where there are any.
 """
 
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -186,7 +187,8 @@ def _same_formula(found: str, answer: str) -> bool:
         from math_verify import parse, verify
     except ImportError:
         return False
-    # Its time limit uses signals, which only the main thread may set: formulas here are short.
+    # Its time limit uses signals, which only the main thread may set: formulas here are short. It warns of that.
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
     left, right = (parse(f"${text}$", parsing_timeout=None) for text in (found, answer))
     return bool(verify(right, left, timeout_seconds=None))
 
