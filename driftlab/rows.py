@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -33,6 +34,13 @@ def measure_track(
     base: Basis | Tensor | str = _base(next(read), track, plan, device, svd) if comparable else ""
     jobs = (_job(base, read, track, member, comparable, device) for member in track.members)
     return crew.run(jobs, track.base.numel if track.base else 0)
+
+
+def failed_track(track: Track, reason: str) -> list[dict[str, Any]]:
+    """Return the rows of a track that could not be measured: failed where there was something to compare."""
+    nothing = repeat(CheckpointError(reason))
+    comparable = bool(to_read(track))
+    return [_job(reason, nothing, track, m, comparable, torch.device("cpu"))() for m in track.members]
 
 
 def _job(

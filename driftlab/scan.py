@@ -1,10 +1,10 @@
 """The one loop: every tensor of the base through every checkpoint of every run.
 
 Name-major: for each tensor the base is read and decomposed once, all checkpoints are walked, everything is released.
-In memory are one basis, one checkpoint tensor and the next one being read, whatever the model's size.
+In memory are one basis, one checkpoint tensor and the next one being read, whatever the model's size. Tensors are
+independent, so an engine's workers may take them; this process alone writes.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,24 +12,20 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import torch
-from torch import Tensor
 
-from driftlab.checkpoints.reading import prefetched, to_read
 from driftlab.checkpoints.sequence import CheckpointSequence
 from driftlab.checkpoints.tracks import Checkpoint, Track
-from driftlab.crew import Crew
-from driftlab.devices import exact_math, resolve_device
+from driftlab.costs import cost
+from driftlab.devices import resolve_device
+from driftlab.engines import Engine, Unit, heavy_first
 from driftlab.errors import CheckpointError
 from driftlab.results import ResultsDir
-from driftlab.rows import measure_track
-from driftlab.spectral.basis import bad_values
-from driftlab.spectral.decomposition import Decomposition, decompose_many
 from driftlab.spectral.measures import Plan
 from driftlab.tables import SPECTRAL, summarise
+from driftlab.units import Labour, Measured, given_up, groups, in_file_order, slim
 
 TABLES = ("spectral", "spectral_summary")
 Progress = Callable[[int, str], None]
-_COPIES = 16  # float64 copies of a matrix that its decomposition in a group may hold at once
 
 
 @dataclass(frozen=True)
@@ -50,6 +46,7 @@ def scan(
     include: list[str] | None = None,
     exclude: list[str] | None = None,
     device: str = "auto",
+    engine: Engine | None = None,
     on_unit: Progress = lambda nbytes, name: None,
 ) -> Outcome:
     """Measure a sequence and fill the tables ``spectral`` and ``spectral_summary``.
@@ -66,6 +63,8 @@ def scan(
         Regular expressions on tensor names.
     device : str, default "auto"
         Where to compute.
+    engine : Engine, optional
+        Whose workers measure; by default this process does.
     on_unit : callable, optional
         Called with (bytes read, tensor name) after each tensor.
 
@@ -76,7 +75,7 @@ def scan(
     CheckpointError
         If no tensor is a matrix that can be measured.
     """
-    where = resolve_device(device)
+    where = torch.device(device) if engine else resolve_device(device)
     tracks = sequence.tracks(include, exclude)
     require_matrices(tracks)
     if all(results.has(table) for table in TABLES):  # a finished run, resumed: nothing is left to do
@@ -84,49 +83,29 @@ def scan(
         return _outcome(results.table("spectral"))
     done = {track.name for track in tracks if results.has_part("spectral", track.name)}
     on_unit(sum(track.nbytes for track in tracks if track.name in done), "resumed")
-    todo = [track for track in tracks if track.name not in done]
-    with exact_math(), Crew(where) as crew:
-        for group in _groups(todo, where):
-            ahead = _decompose_ahead(group, where) if group is not todo else {}
-            for track, read in prefetched(group):
-                rows = list(measure_track(track, read, plan, where, crew, ahead.pop(track.name, None)))
-                results.write_part("spectral", track.name, pa.Table.from_pylist(rows, schema=SPECTRAL))
-                on_unit(track.nbytes, track.name)
+    todo = groups([track for track in in_file_order(tracks) if track.name not in done], where)
+    size = {track.name: track.nbytes for track in tracks}
+    labour = Labour(plan, str(where), engine.threads if engine else None)
+    for measured in _by(engine, todo, labour) if engine else _here(todo, labour, where):
+        results.write_part("spectral", measured.name, measured.table)
+        on_unit(size[measured.name], measured.name)
     return _finish(results, tracks, sequence)
 
 
-def _groups(tracks: list[Track], device: torch.device) -> list[list[Track]]:
-    """Return the tracks as one group, or for a GPU in groups of one shape whose bases are decomposed together."""
-    if device.type != "cuda" or not tracks:
-        return [tracks]
-    free, _ = torch.cuda.mem_get_info(device)
-    shapes: dict[tuple[int, ...], list[Track]] = {}
-    for track in tracks:
-        shapes.setdefault(track.base.shape if track.base and not track.left_out else (), []).append(track)
-    groups = []
-    for shape, members in shapes.items():
-        size = max(1, min(64, free // (_COPIES * 8 * math.prod(shape)))) if shape else len(members)
-        groups += [members[i : i + size] for i in range(0, len(members), size)]
-    return groups
+def _here(todo: list[list[Track]], labour: Labour, device: torch.device) -> Iterator[Measured]:
+    """Measure in this process, reading ahead across tensors."""
+    with labour.here(device) as measure:
+        yield from measure(todo)
 
 
-def _decompose_ahead(group: list[Track], device: torch.device) -> dict[str, Decomposition]:
-    """Decompose the bases of a group together; those that cannot be read or are not finite are left to their turn.
-
-    They are read once more when their turn comes: a base is one file of many.
-    """
-    bases: dict[str, Tensor] = {}
-    for track in group:
-        if to_read(track) and not track.left_out and track.base is not None:
-            try:
-                loaded = track.base.read()
-            except CheckpointError:
-                continue
-            if not bad_values(loaded):
-                bases[track.name] = loaded.to(device).double()
-    if len(bases) < 2:
-        return {}
-    return dict(zip(bases, decompose_many(list(bases.values())), strict=True))
+def _by(engine: Engine, todo: list[list[Track]], labour: Labour) -> Iterator[Measured]:
+    """Measure with an engine's workers."""
+    units = [Unit(group[0].name, [slim(t) for t in group], sum(cost(t, labour.plan) for t in group)) for group in todo]
+    for finished in engine.run(heavy_first(units), labour):
+        if finished.error:
+            yield from (given_up(track, finished.error) for track in finished.unit.payload)
+        else:
+            yield from finished.result
 
 
 def require_matrices(tracks: list[Track]) -> None:

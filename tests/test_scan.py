@@ -413,7 +413,7 @@ def test_bases_decomposed_in_groups_give_the_same_table(make, monkeypatch):
             shapes[track.base.shape].append(track)
         return list(shapes.values())
 
-    monkeypatch.setattr("driftlab.scan._groups", by_shape)
+    monkeypatch.setattr("driftlab.scan.groups", by_shape)
     _, grouped = measure(make.root / "grouped", run)
     assert len(taken) == 6
     for name in MEASURES:

@@ -35,3 +35,19 @@ Base = Annotated[
     typer.Option(help="Checkpoint the runs started from; by default the run's own base or first checkpoint."),
 ]
 Every = Annotated[int, typer.Option(help="Take every n-th checkpoint, and the last.", min=1)]
+
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes that share the work, one GPU each where there are several.", min=1, show_default=False
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="Threads of each worker; default: the cores divided.", min=1, show_default=False),
+]
+EngineName = Annotated[str, typer.Option("--engine", help="local or ray.")]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Ray cluster, as ray.init takes it; default RAY_ADDRESS, else this machine.", show_default=False),
+]

@@ -5,7 +5,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftlab_cli.options import Base, Csv, Device, Every, Exclude, Force, Include, Json, Out, Quiet, Resume, Runs, Seed
+from driftlab_cli.options import (
+    Address,
+    Base,
+    Csv,
+    Device,
+    EngineName,
+    Every,
+    Exclude,
+    Force,
+    Include,
+    Json,
+    Out,
+    Quiet,
+    Resume,
+    Runs,
+    Seed,
+    Threads,
+    Workers,
+)
 from driftlab_cli.output import Output
 
 if TYPE_CHECKING:
@@ -46,6 +64,10 @@ def svd(
     include: Include = None,
     exclude: Exclude = None,
     device: Device = "auto",
+    workers: Workers = None,
+    threads: Threads = None,
+    engine: EngineName = "local",
+    address: Address = None,
     seed: Seed = 0,
     resume: Resume = False,
     force: Force = False,
@@ -62,7 +84,7 @@ def svd(
     Examples:  driftlab svd runs/grpo runs/sdpo -o out   |   driftlab svd 'out/checkpoint-*' --base Qwen3-4B -o drift
     """
     from driftlab.checkpoints import CheckpointSequence
-    from driftlab.devices import resolve_device
+    from driftlab.engines import choose_engine, device_of_workers
     from driftlab.results import ResultsDir
     from driftlab.scan import TABLES, describe, require_matrices, scan
     from driftlab.separation import in_words
@@ -70,7 +92,8 @@ def svd(
 
     say = Output(as_json=as_json, quiet=quiet)
     plan = _plan(preset, rank, mask_rank, mask_fraction, measure, method, tolerance, null, null_draws, seed)
-    where = str(resolve_device(device))  # everything that can be wrong is asked for before --out is touched
+    where = device_of_workers(device, engine)  # everything that can be wrong is asked for before --out is touched
+    crew = choose_engine(engine, workers, threads, address, where)
     sequence = CheckpointSequence.open(runs, base, every)
     tracks = sequence.tracks(include, exclude)
     require_matrices(tracks)
@@ -81,10 +104,13 @@ def svd(
     for text in [*(c.error for _, c in sequence.checkpoints if c.error), *sequence.notes]:
         say.warn(text)
     with say.progress(sum(track.nbytes for track in tracks), "svd", in_bytes=True) as advance:
-        outcome = scan(sequence, plan, results, include=include, exclude=exclude, device=where, on_unit=advance)
+        outcome = scan(
+            sequence, plan, results, include=include, exclude=exclude, device=where, engine=crew, on_unit=advance
+        )
     notes = [*sequence.notes, *outcome.notes]
     rows = {"ok": outcome.ok, "skipped": outcome.skipped, "failed": outcome.failed}
-    results.finish(rows=rows, notes=notes, device=where)
+    workers_used = {"engine": engine, "workers": crew.workers if crew else 1, "threads": crew.threads if crew else None}
+    results.finish(rows=rows, notes=notes, device=where, **workers_used)
     for text in outcome.notes:
         say.warn(text)
     if csv:

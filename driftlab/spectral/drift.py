@@ -19,7 +19,8 @@ from driftlab.spectral.tracking import measure_tracked
 
 _SLACK = 1e-6
 _SLICE = 1 << 22
-_SMALLEST = 128  # below it a decomposition costs no more than tracking
+SMALLEST = 128
+"""Short side below which a decomposition costs no more than tracking."""
 _SUPPORT = ("mask_update_iou", "mask_update_overlap", "low_mask_overlap")
 _NULL_TOLERANCE = 30.0  # a null's error may be this many times the tolerance: it is compared, not quoted
 
@@ -184,7 +185,7 @@ def _structural(
     basis: Basis, D: Tensor, tolerance: float, factors: tuple[Tensor, Tensor] | None = None
 ) -> tuple[dict[str, float], dict[str, float], str]:
     """Track where the plan allows it and every error stays within the tolerance, else decompose."""
-    if basis.plan.method == "auto" and min(basis.shape) >= _SMALLEST and basis.rank:
+    if basis.plan.method == "auto" and min(basis.shape) >= SMALLEST and basis.rank:
         values, errors = measure_tracked(basis, D, factors)
         if all(within(name, values, error, tolerance) for name, error in errors.items()):
             return values, errors, "tracked"
