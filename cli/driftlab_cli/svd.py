@@ -27,6 +27,10 @@ from driftlab_cli.options import (
 from driftlab_cli.output import Output
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from driftlab.checkpoints.tracks import Track
+    from driftlab.engines import Engine
     from driftlab.spectral import Plan
 
 
@@ -68,6 +72,9 @@ def svd(
     threads: Threads = None,
     engine: EngineName = "local",
     address: Address = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would take on this machine, and stop; --out is not touched.")
+    ] = False,
     seed: Seed = 0,
     resume: Resume = False,
     force: Force = False,
@@ -97,6 +104,9 @@ def svd(
     sequence = CheckpointSequence.open(runs, base, every)
     tracks = sequence.tracks(include, exclude)
     require_matrices(tracks)
+    if dry_run:
+        say.result(_expect(tracks, plan, where, crew))
+        raise typer.Exit
     config = describe(sequence, plan, include=include, exclude=exclude, every=every)
     results = ResultsDir.create(
         out, command="svd", config=config, argv=sys.argv[1:], tables=TABLES, resume=resume, force=force
@@ -124,6 +134,15 @@ def svd(
     say.note(f"{outcome.ok} rows ok, {outcome.skipped} skipped, {outcome.failed} failed; tables in {out}")
     if outcome.failed:
         raise typer.Exit(3)
+
+
+def _expect(tracks: "list[Track]", plan: "Plan", device: str, crew: "Engine | None") -> "pd.DataFrame":
+    import torch
+
+    from driftlab.forecast import expect
+
+    workers, threads = (crew.workers or 1, crew.threads) if crew else (1, None)
+    return expect(tracks, plan, torch.device(device), workers, threads)
 
 
 def _plan(

@@ -316,3 +316,34 @@ def test_kill_9_and_resume_give_the_table_of_an_undisturbed_run(make, svd, sourc
     summary = [pd.read_parquet(make.root / out / "spectral_summary.parquet") for out in ("out", "whole")]
     pd.testing.assert_frame_equal(*summary, check_exact=True)
     assert not (make.root / "out/spectral").exists()
+
+
+# -- workers and planning -----------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_it_would_take_and_touches_nothing(make, svd, source):
+    code, out, err = svd(source, "--dry-run", "--workers", 2, "--json", "--device", "cpu")
+    assert (code, err) == (0, "")
+    rows = json.loads(out)["rows"]
+    assert [row["workers"] for row in rows] == [1, 2]
+    assert [row["units"] for row in rows] == [6, 6]
+    assert rows[0]["gigabytes"] * 1e9 == pytest.approx(sum(t.numel() * 2 * 3 for t in make.tensors().values()))
+    assert rows[0]["seconds_if_exact"] >= rows[0]["seconds"] >= rows[1]["seconds"] > 0
+    assert not (make.root / "out").exists()
+
+
+def test_two_workers_give_the_table_of_one_and_say_so_in_the_manifest(make, svd, source):
+    assert svd(source, "--threads", 1, "--device", "cpu", out="one")[0] == 0
+    assert svd(source, "--workers", 2, "--threads", 1, "--device", "cpu", out="two")[0] == 0
+    pd.testing.assert_frame_equal(spectral(make, "two"), spectral(make, "one"), check_exact=True)
+    assert {key: manifest(make, "two")[key] for key in ("engine", "workers", "threads")} == {
+        "engine": "local",
+        "workers": 2,
+        "threads": 1,
+    }
+
+
+def test_an_unknown_engine_is_wrong_usage_before_out_is_touched(make, svd, source):
+    code, _, err = svd(source, "--engine", "dask")
+    assert (code, err) == (2, "error: Engine 'dask' is unknown: expected one of local, ray.\n")
+    assert not (make.root / "out").exists()
