@@ -1,6 +1,7 @@
 """Files that are whole or not there: written under a temporary name, flushed, renamed."""
 
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ def write_parquet(file: Path, table: pa.Table | pd.DataFrame) -> Path:
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """Give a temporary name to write to; at the end it takes the place of ``file``, unless the writing failed."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")  # process ids repeat on a shared disk
     try:
         yield temporary
         with temporary.open("rb") as handle:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from driftlab.basiscache import BasisCache
 from driftlab.checkpoints.lowrank import LowRankUpdate
 from driftlab.checkpoints.names import place
 from driftlab.checkpoints.reading import Read, to_read
@@ -28,10 +29,14 @@ def measure_track(
     device: torch.device,
     crew: Crew,
     svd: Decomposition | None = None,
+    cache: BasisCache | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row for each checkpoint of a track; ``read`` gives its tensors, the base first."""
+    """Yield one row for each checkpoint of a track; ``read`` gives its tensors, the base first.
+
+    Its decomposition is ``svd`` where it has been made already, or taken from the ``cache`` and put there.
+    """
     comparable = bool(to_read(track))
-    base: Basis | Tensor | str = _base(next(read), track, plan, device, svd) if comparable else ""
+    base: Basis | Tensor | str = _base(next(read), track, plan, device, svd, cache) if comparable else ""
     jobs = (_job(base, read, track, member, comparable, device) for member in track.members)
     return crew.run(jobs, track.base.numel if track.base else 0)
 
@@ -70,7 +75,12 @@ def _job(
 
 
 def _base(
-    loaded: Read, track: Track, plan: Plan, device: torch.device, svd: Decomposition | None
+    loaded: Read,
+    track: Track,
+    plan: Plan,
+    device: torch.device,
+    svd: Decomposition | None,
+    cache: BasisCache | None,
 ) -> Basis | Tensor | str:
     """Return the basis, the plain tensor where spectral measures do not apply, or why there is neither."""
     if isinstance(loaded, CheckpointError):
@@ -80,7 +90,14 @@ def _base(
         bad = bad_values(loaded)
         return f"base: expected finite values, found {bad}." if bad else loaded
     try:
-        return Basis(loaded.to(device), plan, svd).warm()
+        if svd or cache is None:
+            return Basis(loaded.to(device), plan, svd).warm()
+        key = cache.key(loaded, device)
+        kept = cache.get(key, device)
+        basis = Basis(loaded.to(device), plan, kept).warm()
+        if kept is None:
+            cache.put(key, basis.svd)
+        return basis
     except NumericalError as error:
         return str(error)
     except (MemoryError, torch.OutOfMemoryError):

@@ -5,14 +5,17 @@ In memory are one basis, one checkpoint tensor and the next one being read, what
 independent, so an engine's workers may take them; this process alone writes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import torch
 
+from driftlab.basiscache import GIGABYTE
 from driftlab.checkpoints.sequence import CheckpointSequence
 from driftlab.checkpoints.tracks import Checkpoint, Track
 from driftlab.costs import cost
@@ -47,6 +50,8 @@ def scan(
     exclude: list[str] | None = None,
     device: str = "auto",
     engine: Engine | None = None,
+    basis_cache: Path | None = None,
+    cache_limit: int = 50 * GIGABYTE,
     on_unit: Progress = lambda nbytes, name: None,
 ) -> Outcome:
     """Measure a sequence and fill the tables ``spectral`` and ``spectral_summary``.
@@ -65,6 +70,10 @@ def scan(
         Where to compute.
     engine : Engine, optional
         Whose workers measure; by default this process does.
+    basis_cache : Path, optional
+        Folder of decompositions made before, to be used and filled.
+    cache_limit : int
+        Its size in bytes.
     on_unit : callable, optional
         Called with (bytes read, tensor name) after each tensor.
 
@@ -85,10 +94,13 @@ def scan(
     on_unit(sum(track.nbytes for track in tracks if track.name in done), "resumed")
     todo = groups([track for track in in_file_order(tracks) if track.name not in done], where)
     size = {track.name: track.nbytes for track in tracks}
-    labour = Labour(plan, str(where), engine.threads if engine else None)
+    labour = Labour(plan, str(where), engine.threads if engine else None, basis_cache, cache_limit)
+    counts: Counter[str] = Counter()
     for measured in _by(engine, todo, labour) if engine else _here(todo, labour, where):
         results.write_part("spectral", measured.name, measured.table)
+        counts.update(measured.counts)
         on_unit(size[measured.name], measured.name)
+    results.update(counts=dict(counts))
     return _finish(results, tracks, sequence)
 
 

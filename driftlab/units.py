@@ -4,12 +4,14 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pyarrow as pa
 import torch
 from torch import Tensor
 
 from driftlab import __version__
+from driftlab.basiscache import GIGABYTE, BasisCache
 from driftlab.checkpoints.reading import prefetched, to_read
 from driftlab.checkpoints.tracks import Track
 from driftlab.crew import Crew
@@ -26,10 +28,11 @@ _TOGETHER = 1 << 24  # entries whose bases a GPU decomposes at once; about 16 fl
 
 @dataclass(frozen=True)
 class Measured:
-    """What became of one tensor."""
+    """What became of one tensor: its rows, and what was counted meanwhile (``cache_hits``, ...)."""
 
     name: str
     table: pa.Table
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class Labour:
         Where; a worker of several takes the GPU of its number where the name is ``cuda``.
     threads : int, optional
         Threads of each worker.
+    basis_cache : Path, optional
+        Folder of decompositions made before.
+    cache_limit : int
+        Its size in bytes.
     version : str
         The driver's driftlab, which the workers must share.
     """
@@ -51,6 +58,8 @@ class Labour:
     plan: Plan
     device: str = "cpu"
     threads: int | None = None
+    basis_cache: Path | None = None
+    cache_limit: int = 50 * GIGABYTE
     version: str = field(default=__version__)
 
     @contextmanager
@@ -69,17 +78,29 @@ class Labour:
     @contextmanager
     def here(self, device: torch.device) -> Iterator[Callable[[list[list[Track]]], Iterator[Measured]]]:
         """Begin work on a device of this process."""
+        cache = BasisCache(self.basis_cache, self.cache_limit) if self.basis_cache else None
         with exact_math(), Crew(device) as crew:
-            yield lambda groups: self._measure(groups, device, crew)
+            yield lambda groups: self._measure(groups, device, crew, cache)
 
-    def _measure(self, groups: list[list[Track]], device: torch.device, crew: Crew) -> Iterator[Measured]:
+    def _measure(
+        self, groups: list[list[Track]], device: torch.device, crew: Crew, cache: BasisCache | None
+    ) -> Iterator[Measured]:
         first = {group[0].name: group for group in groups}
         ahead: dict[str, Decomposition] = {}
         for track, read in prefetched([track for group in groups for track in group]):
             if track.name in first:
-                ahead = _decompose_ahead(first[track.name], device)
-            rows = list(measure_track(track, read, self.plan, device, crew, ahead.pop(track.name, None)))
-            yield Measured(track.name, pa.Table.from_pylist(rows, schema=SPECTRAL))
+                ahead = _decompose_ahead(first[track.name], device, cache)
+            rows = list(measure_track(track, read, self.plan, device, crew, ahead.pop(track.name, None), cache))
+            yield Measured(track.name, pa.Table.from_pylist(rows, schema=SPECTRAL), _counted(cache))
+
+
+def _counted(cache: BasisCache | None) -> dict[str, float]:
+    """Return what was counted since the last time, and begin again."""
+    counts: dict[str, float] = {}
+    if cache is not None:
+        counts |= {f"cache_{name}": float(count) for name, count in cache.counts.items()}
+        cache.counts.clear()
+    return counts
 
 
 def _own_device(name: str, worker: int) -> torch.device:
@@ -128,20 +149,32 @@ def groups(tracks: list[Track], device: torch.device) -> list[list[Track]]:
     return found
 
 
-def _decompose_ahead(group: list[Track], device: torch.device) -> dict[str, Decomposition]:
+def _decompose_ahead(group: list[Track], device: torch.device, cache: BasisCache | None) -> dict[str, Decomposition]:
     """Decompose the bases of a group together; those that cannot be read or are not finite are left to their turn.
 
     They are read once more when their turn comes: a base is one file of many.
     """
     bases: dict[str, Tensor] = {}
+    keys: dict[str, str] = {}
+    found: dict[str, Decomposition] = {}
     for track in group if len(group) > 1 else ():
         if to_read(track) and not track.left_out and track.base is not None:
             try:
                 loaded = track.base.read()
             except CheckpointError:
                 continue
-            if not bad_values(loaded):
-                bases[track.name] = loaded.to(device).double()
-    if len(bases) < 2:
-        return {}
-    return dict(zip(bases, decompose_many(list(bases.values())), strict=True))
+            if bad_values(loaded):
+                continue
+            if cache is not None:
+                keys[track.name] = cache.key(loaded, device)
+                kept = cache.get(keys[track.name], device)
+                if kept is not None:
+                    found[track.name] = kept
+                    continue
+            bases[track.name] = loaded.to(device).double()
+    if bases:
+        found |= zip(bases, decompose_many(list(bases.values())), strict=True)
+    if cache is not None:
+        for name in bases:
+            cache.put(keys[name], found[name])
+    return found

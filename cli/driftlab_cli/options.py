@@ -51,3 +51,8 @@ Address = Annotated[
     str | None,
     typer.Option(help="Ray cluster, as ray.init takes it; default RAY_ADDRESS, else this machine.", show_default=False),
 ]
+BasisCache = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the base's decompositions, used and filled: later runs need no new ones."),
+]
+BasisCacheSize = Annotated[float, typer.Option(help="Its largest size in GB.", min=0)]

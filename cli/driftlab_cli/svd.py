@@ -8,6 +8,8 @@ import typer
 from driftlab_cli.options import (
     Address,
     Base,
+    BasisCache,
+    BasisCacheSize,
     Csv,
     Device,
     EngineName,
@@ -72,6 +74,8 @@ def svd(
     threads: Threads = None,
     engine: EngineName = "local",
     address: Address = None,
+    basis_cache: BasisCache = None,
+    basis_cache_size: BasisCacheSize = 50.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would take on this machine, and stop; --out is not touched.")
     ] = False,
@@ -115,7 +119,16 @@ def svd(
         say.warn(text)
     with say.progress(sum(track.nbytes for track in tracks), "svd", in_bytes=True) as advance:
         outcome = scan(
-            sequence, plan, results, include=include, exclude=exclude, device=where, engine=crew, on_unit=advance
+            sequence,
+            plan,
+            results,
+            include=include,
+            exclude=exclude,
+            device=where,
+            engine=crew,
+            basis_cache=basis_cache,
+            cache_limit=round(1e9 * basis_cache_size),
+            on_unit=advance,
         )
     notes = [*sequence.notes, *outcome.notes]
     rows = {"ok": outcome.ok, "skipped": outcome.skipped, "failed": outcome.failed}
