@@ -52,6 +52,8 @@ def scan(
     engine: Engine | None = None,
     basis_cache: Path | None = None,
     cache_limit: int = 50 * GIGABYTE,
+    io: str = "read",
+    prefetch: int = 0,
     on_unit: Progress = lambda nbytes, name: None,
 ) -> Outcome:
     """Measure a sequence and fill the tables ``spectral`` and ``spectral_summary``.
@@ -74,6 +76,10 @@ def scan(
         Folder of decompositions made before, to be used and filled.
     cache_limit : int
         Its size in bytes.
+    io : str, default "read"
+        ``read`` or ``mmap``.
+    prefetch : int, default 0
+        Bytes that each worker may read ahead beyond the next tensor.
     on_unit : callable, optional
         Called with (bytes read, tensor name) after each tensor.
 
@@ -94,13 +100,15 @@ def scan(
     on_unit(sum(track.nbytes for track in tracks if track.name in done), "resumed")
     todo = groups([track for track in in_file_order(tracks) if track.name not in done], where)
     size = {track.name: track.nbytes for track in tracks}
-    labour = Labour(plan, str(where), engine.threads if engine else None, basis_cache, cache_limit)
+    labour = Labour(plan, str(where), engine.threads if engine else None, basis_cache, cache_limit, io, prefetch)
     counts: Counter[str] = Counter()
     for measured in _by(engine, todo, labour) if engine else _here(todo, labour, where):
         results.write_part("spectral", measured.name, measured.table)
         counts.update(measured.counts)
         on_unit(size[measured.name], measured.name)
-    results.update(counts=dict(counts))
+    seconds = counts.get("read_seconds", 0.0)
+    rate = counts["read_bytes"] / seconds / 1e6 if seconds else None
+    results.update(counts=dict(counts), read_megabytes_per_second=rate)
     return _finish(results, tracks, sequence)
 
 

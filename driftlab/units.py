@@ -12,7 +12,7 @@ from torch import Tensor
 
 from driftlab import __version__
 from driftlab.basiscache import GIGABYTE, BasisCache
-from driftlab.checkpoints.reading import prefetched, to_read
+from driftlab.checkpoints.reading import Reader, prefetched, to_read
 from driftlab.checkpoints.tracks import Track
 from driftlab.crew import Crew
 from driftlab.devices import exact_math, resolve_device
@@ -51,6 +51,10 @@ class Labour:
         Folder of decompositions made before.
     cache_limit : int
         Its size in bytes.
+    io : str
+        ``read`` or ``mmap``.
+    prefetch : int
+        Bytes that each worker may read ahead beyond the next tensor.
     version : str
         The driver's driftlab, which the workers must share.
     """
@@ -60,6 +64,8 @@ class Labour:
     threads: int | None = None
     basis_cache: Path | None = None
     cache_limit: int = 50 * GIGABYTE
+    io: str = "read"
+    prefetch: int = 0
     version: str = field(default=__version__)
 
     @contextmanager
@@ -79,26 +85,28 @@ class Labour:
     def here(self, device: torch.device) -> Iterator[Callable[[list[list[Track]]], Iterator[Measured]]]:
         """Begin work on a device of this process."""
         cache = BasisCache(self.basis_cache, self.cache_limit) if self.basis_cache else None
+        reader = Reader(self.io, self.prefetch)
         with exact_math(), Crew(device) as crew:
-            yield lambda groups: self._measure(groups, device, crew, cache)
+            yield lambda groups: self._measure(groups, device, crew, reader, cache)
 
     def _measure(
-        self, groups: list[list[Track]], device: torch.device, crew: Crew, cache: BasisCache | None
+        self, groups: list[list[Track]], device: torch.device, crew: Crew, reader: Reader, cache: BasisCache | None
     ) -> Iterator[Measured]:
         first = {group[0].name: group for group in groups}
         ahead: dict[str, Decomposition] = {}
-        for track, read in prefetched([track for group in groups for track in group]):
+        for track, read in prefetched([track for group in groups for track in group], reader):
             if track.name in first:
                 ahead = _decompose_ahead(first[track.name], device, cache)
             rows = list(measure_track(track, read, self.plan, device, crew, ahead.pop(track.name, None), cache))
-            yield Measured(track.name, pa.Table.from_pylist(rows, schema=SPECTRAL), _counted(cache))
+            yield Measured(track.name, pa.Table.from_pylist(rows, schema=SPECTRAL), _counted(reader, cache))
 
 
-def _counted(cache: BasisCache | None) -> dict[str, float]:
+def _counted(reader: Reader, cache: BasisCache | None) -> dict[str, float]:
     """Return what was counted since the last time, and begin again."""
-    counts: dict[str, float] = {}
+    counts: dict[str, float] = dict(reader.counts)
+    reader.counts.clear()
     if cache is not None:
-        counts |= {f"cache_{name}": float(count) for name, count in cache.counts.items()}
+        counts |= {f"cache_{name}": count for name, count in cache.counts.items()}
         cache.counts.clear()
     return counts
 

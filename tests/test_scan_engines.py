@@ -13,11 +13,11 @@ from driftlab.spectral import Plan
 Q = "model.layers.0.self_attn.q_proj.weight"
 
 
-def measure(out, paths, engine=None, resume=False, plan=None):
+def measure(out, paths, engine=None, **options):
     sequence = CheckpointSequence.open([str(path) for path in paths[1:]], paths[0])
-    plan = plan or Plan(seed=5)
-    results = ResultsDir.create(out, command="svd", config=describe(sequence, plan), tables=TABLES, resume=resume)
-    outcome = scan(sequence, plan, results, device="cpu", engine=engine)
+    plan = Plan(seed=5)
+    results = ResultsDir.create(out, command="svd", config=describe(sequence, plan), tables=TABLES)
+    outcome = scan(sequence, plan, results, device="cpu", engine=engine, **options)
     return outcome, results.table("spectral").drop(columns="seconds")
 
 
@@ -121,3 +121,24 @@ def test_units_travel_light(make):
     assert [m.checkpoint.weights for m in light.members] == [None, None]
     assert [m.tensor for m in light.members] == [m.tensor for m in track.members]
     assert len(pickle.dumps(light)) < len(pickle.dumps(track)) / 2
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("options", [{"io": "mmap"}, {"prefetch": 1 << 20}, {"io": "mmap", "prefetch": 1 << 20}])
+def test_the_way_of_reading_changes_no_bit_and_its_rate_is_kept(make, large, options):
+    _, plain = measure(make.root / "plain", large)
+    _, table = measure(make.root / "out", large, **options)
+    pd.testing.assert_frame_equal(table, plain, check_exact=True)
+    found = ResultsDir.open(make.root / "out").manifest()["commands"]["svd"]
+    assert found["counts"]["read_bytes"] == 3 * 2 * (2 * 136 * 200 + 136)
+    assert found["read_megabytes_per_second"] > 0
+
+
+def test_files_are_read_from_start_to_end(make):
+    from driftlab.units import in_file_order
+
+    paths = [make.sharded("base"), make.folder("checkpoint-1", 1)]
+    tracks = CheckpointSequence.open([str(paths[1])], paths[0]).tracks()
+    places = [(track.base.file, track.base.start) for track in in_file_order(tracks)]
+    assert places == sorted(places)
+    assert places != [(track.base.file, track.base.start) for track in tracks]

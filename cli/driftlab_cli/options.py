@@ -56,3 +56,5 @@ BasisCache = Annotated[
     typer.Option(help="Folder of the base's decompositions, used and filled: later runs need no new ones."),
 ]
 BasisCacheSize = Annotated[float, typer.Option(help="Its largest size in GB.", min=0)]
+Io = Annotated[str, typer.Option(help="read, or mmap: workers on one machine then share what is in memory.")]
+Prefetch = Annotated[float, typer.Option(help="GB each worker may read ahead beyond the next tensor.", min=0)]

@@ -17,8 +17,10 @@ from driftlab_cli.options import (
     Exclude,
     Force,
     Include,
+    Io,
     Json,
     Out,
+    Prefetch,
     Quiet,
     Resume,
     Runs,
@@ -76,6 +78,8 @@ def svd(
     address: Address = None,
     basis_cache: BasisCache = None,
     basis_cache_size: BasisCacheSize = 50.0,
+    io: Io = "read",
+    prefetch: Prefetch = 0.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would take on this machine, and stop; --out is not touched.")
     ] = False,
@@ -95,6 +99,7 @@ def svd(
     Examples:  driftlab svd runs/grpo runs/sdpo -o out   |   driftlab svd 'out/checkpoint-*' --base Qwen3-4B -o drift
     """
     from driftlab.checkpoints import CheckpointSequence
+    from driftlab.checkpoints.reading import Reader
     from driftlab.engines import choose_engine, device_of_workers
     from driftlab.results import ResultsDir
     from driftlab.scan import TABLES, describe, require_matrices, scan
@@ -104,6 +109,7 @@ def svd(
     say = Output(as_json=as_json, quiet=quiet)
     plan = _plan(preset, rank, mask_rank, mask_fraction, measure, method, tolerance, null, null_draws, seed)
     where = device_of_workers(device, engine)  # everything that can be wrong is asked for before --out is touched
+    Reader(io)
     crew = choose_engine(engine, workers, threads, address, where)
     sequence = CheckpointSequence.open(runs, base, every)
     tracks = sequence.tracks(include, exclude)
@@ -128,6 +134,8 @@ def svd(
             engine=crew,
             basis_cache=basis_cache,
             cache_limit=round(1e9 * basis_cache_size),
+            io=io,
+            prefetch=round(1e9 * prefetch),
             on_unit=advance,
         )
     notes = [*sequence.notes, *outcome.notes]
