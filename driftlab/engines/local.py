@@ -69,11 +69,18 @@ class LocalEngine:
         try:
             while waiting or any(worker.unit for worker in staff):
                 self._hand_out(waiting, staff, labour)
+                done: list[Finished] = []
+                failure: Exception | None = None
                 for worker in [w for w in staff if w.line in wait([w.line for w in staff if w.unit])]:
                     unit, worker.unit = worker.unit, None
                     assert unit is not None
                     try:
-                        result = _receive(worker)
+                        failed, content = worker.line.recv()
+                        futile = 0
+                        if failed:
+                            failure = content
+                        else:
+                            done.append(Finished(unit, content))
                     except (EOFError, OSError):
                         staff.remove(worker)
                         how = _end(worker)
@@ -82,20 +89,24 @@ class LocalEngine:
                         if attempts[unit.name] < ATTEMPTS:
                             waiting.appendleft(unit)
                         else:
-                            yield Finished(unit, error=f"its worker was lost {ATTEMPTS} times ({how})")
-                        if futile > ATTEMPTS * (len(self.places) + 1):
-                            raise DriftlabError(
-                                f"Workers: expected units to get done, found {futile} workers lost in a row, the last "
-                                f"{how}.",
-                                "Try --workers 1, which shows the cause.",
-                            ) from None
-                        continue
-                    futile = 0
-                    yield Finished(unit, result)
+                            done.append(Finished(unit, error=f"its worker was lost {ATTEMPTS} times ({how})"))
+                        self._not_for_ever(futile, how)
+                if failure is None:
+                    self._hand_out(waiting, staff, labour)  # before the caller writes: nobody waits for its disk
+                yield from done
+                if failure is not None:
+                    raise failure
         finally:
             for worker in staff:
                 worker.process.terminate()
                 _end(worker)
+
+    def _not_for_ever(self, futile: int, how: str) -> None:
+        if futile > ATTEMPTS * (len(self.places) + 1):
+            raise DriftlabError(
+                f"Workers: expected units to get done, found {futile} workers lost in a row, the last {how}.",
+                "Try --workers 1, which shows the cause.",
+            )
 
     def _hand_out(self, waiting: deque[Unit], staff: list[_Worker], labour: Labour) -> None:
         """Give every idle worker a unit, and start workers as long as there is work for them."""
@@ -146,13 +157,6 @@ def pinned(threads: int) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _receive(worker: _Worker) -> Any:
-    failed, content = worker.line.recv()
-    if failed:
-        raise content
-    return content
 
 
 def _end(worker: _Worker) -> str:

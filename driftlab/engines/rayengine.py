@@ -94,13 +94,17 @@ class RayEngine:
         shared, token, waiting = ray.put(labour), uuid.uuid4().hex, iter(units)
         busy: dict[Any, Unit] = {}
         room = self.workers or len(units)
-        while True:
+
+        def submit() -> None:
             while len(busy) < room and (unit := next(waiting, None)) is not None:
                 busy[task.options(name=unit.name).remote(shared, unit.payload, token)] = unit
-            if not busy:
-                return
+
+        submit()
+        while busy:
             (ready,), _ = ray.wait(list(busy), num_returns=1)
-            yield self._collect(ready, busy.pop(ready))
+            unit = busy.pop(ready)
+            submit()  # before the caller writes: nobody waits for its disk
+            yield self._collect(ready, unit)
 
     def _collect(self, ready: Any, unit: Unit) -> Finished:
         errors = self.ray.exceptions

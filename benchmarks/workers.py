@@ -1,0 +1,104 @@
+"""How well workers share a scan: steady rates of one and of several, all in one run, threads pinned to one.
+
+    python benchmarks/workers.py --units 40 --engine ray
+
+The ceiling is what the machine gives: as many independent scans at once as there are workers, each of its own share.
+Workers can come no further than that; on two hyperthreads of one core it is far below twice one scan.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SETTLED = 4  # units that are done before the clock starts: processes have begun by then
+
+
+def write(folder: Path, units: int, rows: int, cols: int) -> list[str]:
+    """Write a base and two checkpoints of equal matrices."""
+    import torch
+    from safetensors.torch import save_file
+
+    paths = []
+    for step in range(3):
+        tensors = {}
+        for i in range(units):
+            base = torch.randn(rows, cols, generator=torch.Generator().manual_seed(i))
+            move = torch.randn(rows, cols, generator=torch.Generator().manual_seed(1000 * step + i))
+            tensors[f"model.layers.{i}.up_proj.weight"] = (base + (1e-3 * move if step else 0.0)).bfloat16()
+        target = folder / f"checkpoint-{step}"
+        target.mkdir(parents=True)
+        save_file(tensors, target / "model.safetensors")
+        paths.append(str(target))
+    return paths
+
+
+def rate_here(paths: list[str], out: str, engine: str, workers: int, include: list[str] | None) -> float:
+    """Scan in this process and return units a second after the first few."""
+    from driftlab.checkpoints import CheckpointSequence
+    from driftlab.engines import choose_engine
+    from driftlab.results import ResultsDir
+    from driftlab.scan import scan
+    from driftlab.spectral import Plan
+
+    ends: list[float] = []
+    scan(
+        CheckpointSequence.open(paths[1:], paths[0]),
+        Plan(),
+        ResultsDir.create(out, command="svd", config={}),
+        device="cpu",
+        include=include,
+        engine=None if engine == "none" else choose_engine(engine, workers, 1),
+        on_unit=lambda nbytes, name: ends.append(time.perf_counter()) if name.startswith("model") else None,
+    )
+    return (len(ends) - SETTLED) / (ends[-1] - ends[SETTLED - 1])
+
+
+def begin(paths: list[str], out: Path, engine: str, workers: int, include: list[str] | None = None) -> subprocess.Popen:
+    command = [sys.executable, __file__, "--here", json.dumps([paths, str(out), engine, workers, include])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def result(process: subprocess.Popen) -> float:
+    output, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit("a scan failed")
+    return float(output.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--units", type=int, default=40)
+    parser.add_argument("--rows", type=int, default=384)
+    parser.add_argument("--cols", type=int, default=768)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--engine", action="append", choices=["local", "ray"])
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--here", metavar="JSON", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        print(rate_here(*json.loads(options.here)))
+        return
+    n = options.workers
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        paths = write(folder / "data", options.units, options.rows, options.cols)
+        shares = [[rf"layers\.{i}\." for i in range(k, options.units, n)] for k in range(n)]
+        for turn in range(options.repeat):
+            single = result(begin(paths, folder / f"one-{turn}", "none", 1))
+            together = [begin(paths, folder / f"share-{turn}-{k}", "none", 1, shares[k]) for k in range(n)]
+            ceiling = sum(result(process) for process in together)
+            line = {"one": single, "ceiling / (N one)": ceiling / (n * single)}
+            for engine in options.engine or ["local", "ray"]:
+                several = result(begin(paths, folder / f"{engine}-{turn}", engine, n))
+                line |= {f"{engine} / (N one)": several / (n * single), f"{engine} / ceiling": several / ceiling}
+            print(json.dumps({key: round(value, 3) for key, value in line.items()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
