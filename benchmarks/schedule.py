@@ -110,7 +110,7 @@ def plan_on_paper(options: argparse.Namespace) -> None:
     else:
         import torch
 
-        rates = calibrate(torch.device("cpu"), 1)
+        rates = calibrate(torch.device("cpu"), 1).faster(options.speedup)
     seconds, sums = model_seconds(options.model, options.checkpoints, rates, Plan())
     print(json.dumps({key: round(value, 4) for key, value in sums.items()}))
     fates = {
@@ -125,15 +125,16 @@ def plan_on_paper(options: argparse.Namespace) -> None:
         for name, fate in fates.items():
             runs = [simulate(seconds, workers, fate, seed) for seed in range(20)]
             spans = [span for span, _, _ in runs]
+            given = max(given for _, _, given in runs)
             line = {
                 "workers": workers,
                 "fate": name,
                 "hours": round(statistics.median(spans) / 3600, 3),
                 "worst of 20": round(max(spans) / 3600, 3),
-                "efficiency": round(sum(seconds) / workers / statistics.median(spans), 3),
+                "efficiency": None if given else round(sum(seconds) / workers / statistics.median(spans), 3),
                 "ideal": round(ideal / 3600, 3),
                 "lost": statistics.median(lost for _, lost, _ in runs),
-                "given up": max(given for _, _, given in runs),
+                "given up": given,
             }
             print(json.dumps(line), flush=True)
 
@@ -234,6 +235,7 @@ def main() -> None:
     parser.add_argument("--model", choices=list(MODELS), default="70b")
     parser.add_argument("--checkpoints", type=int, default=100)
     parser.add_argument("--workers", type=int, nargs="+", default=[8, 64, 512])
+    parser.add_argument("--speedup", type=float, default=1.0, help="A worker against one thread of this machine.")
     parser.add_argument("--gpu", action="store_true", help="Assumed rates of a data-centre GPU.")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--units", type=int, default=32)

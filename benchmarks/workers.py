@@ -3,7 +3,8 @@
     python benchmarks/workers.py --units 40 --engine ray
 
 The ceiling is what the machine gives: as many independent scans at once as there are workers, each of its own share.
-Workers can come no further than that; on two hyperthreads of one core it is far below twice one scan.
+Workers can come no further than that. ``busy`` is the share of the time in which workers had a unit in their hands:
+what the engine itself loses is the rest, however crowded the machine.
 """
 
 import argparse
@@ -37,8 +38,10 @@ def write(folder: Path, units: int, rows: int, cols: int) -> list[str]:
     return paths
 
 
-def rate_here(paths: list[str], out: str, engine: str, workers: int, include: list[str] | None) -> float:
-    """Scan in this process and return units a second after the first few."""
+def rate_here(
+    paths: list[str], out: str, engine: str, workers: int, include: list[str] | None
+) -> tuple[float, float, float]:
+    """Scan in this process; return units a second after the first few, the share workers were busy, CPU-s a unit."""
     from driftlab.checkpoints import CheckpointSequence
     from driftlab.engines import choose_engine
     from driftlab.results import ResultsDir
@@ -46,16 +49,29 @@ def rate_here(paths: list[str], out: str, engine: str, workers: int, include: li
     from driftlab.spectral import Plan
 
     ends: list[float] = []
+    spent: list[float] = []
+
+    def note(nbytes: float, name: str) -> None:
+        if name.startswith("model"):
+            ends.append(time.perf_counter())
+            spent.append(time.process_time())
+
+    results = ResultsDir.create(out, command="svd", config={})
     scan(
         CheckpointSequence.open(paths[1:], paths[0]),
         Plan(),
-        ResultsDir.create(out, command="svd", config={}),
+        results,
         device="cpu",
         include=include,
         engine=None if engine == "none" else choose_engine(engine, workers, 1),
-        on_unit=lambda nbytes, name: ends.append(time.perf_counter()) if name.startswith("model") else None,
+        on_unit=note,
     )
-    return (len(ends) - SETTLED) / (ends[-1] - ends[SETTLED - 1])
+    settled, seconds = len(ends) - SETTLED, ends[-1] - ends[SETTLED - 1]
+    counts = results.manifest()["commands"]["svd"]["counts"]
+    busy = counts.get("busy_seconds", 0.0) * settled / len(ends)
+    here = (spent[-1] - spent[SETTLED - 1]) / settled
+    cpu = counts["busy_cpu_seconds"] / len(ends) if "busy_cpu_seconds" in counts else here
+    return settled / seconds, busy / (workers * seconds), cpu
 
 
 def begin(paths: list[str], out: Path, engine: str, workers: int, include: list[str] | None = None) -> subprocess.Popen:
@@ -64,11 +80,12 @@ def begin(paths: list[str], out: Path, engine: str, workers: int, include: list[
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def result(process: subprocess.Popen) -> float:
+def result(process: subprocess.Popen) -> tuple[float, float, float]:
     output, _ = process.communicate()
     if process.returncode:
         raise SystemExit("a scan failed")
-    return float(output.splitlines()[-1])
+    rate, busy, cpu = json.loads(output.splitlines()[-1])
+    return rate, busy, cpu
 
 
 def main() -> None:
@@ -82,7 +99,7 @@ def main() -> None:
     parser.add_argument("--here", metavar="JSON", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
-        print(rate_here(*json.loads(options.here)))
+        print(json.dumps(rate_here(*json.loads(options.here))))
         return
     n = options.workers
     with tempfile.TemporaryDirectory() as name:
@@ -90,13 +107,18 @@ def main() -> None:
         paths = write(folder / "data", options.units, options.rows, options.cols)
         shares = [[rf"layers\.{i}\." for i in range(k, options.units, n)] for k in range(n)]
         for turn in range(options.repeat):
-            single = result(begin(paths, folder / f"one-{turn}", "none", 1))
+            single, _, alone = result(begin(paths, folder / f"one-{turn}", "none", 1))
             together = [begin(paths, folder / f"share-{turn}-{k}", "none", 1, shares[k]) for k in range(n)]
-            ceiling = sum(result(process) for process in together)
+            ceiling = sum(result(process)[0] for process in together)
             line = {"one": single, "ceiling / (N one)": ceiling / (n * single)}
             for engine in options.engine or ["local", "ray"]:
-                several = result(begin(paths, folder / f"{engine}-{turn}", engine, n))
-                line |= {f"{engine} / (N one)": several / (n * single), f"{engine} / ceiling": several / ceiling}
+                several, busy, cpu = result(begin(paths, folder / f"{engine}-{turn}", engine, n))
+                line |= {
+                    f"{engine} / (N one)": several / (n * single),
+                    f"{engine} / ceiling": several / ceiling,
+                    f"{engine} busy": busy,
+                    f"{engine} CPU-s a unit / one": cpu / alone,
+                }
             print(json.dumps({key: round(value, 3) for key, value in line.items()}), flush=True)
 
 

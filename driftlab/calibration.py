@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
@@ -42,6 +42,10 @@ class Rates:
     base_entry: float
     update_entry: float
     update_square: float
+
+    def faster(self, times: float) -> "Rates":
+        """Return the rates of a machine that is ``times`` as fast."""
+        return Rates(*(rate / times for rate in astuple(self)))
 
     def base(self, shape: Shape) -> float:
         """Return the seconds of a base."""

@@ -1,6 +1,7 @@
 """The work of a scan in units: the tensors of one unit through all checkpoints, by whichever process takes it."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -79,7 +80,7 @@ class Labour:
         if self.threads:
             torch.set_num_threads(self.threads)
         with self.here(_own_device(self.device, worker)) as measure:
-            yield lambda group: list(measure([group]))
+            yield lambda group: _timed(measure, group)
 
     @contextmanager
     def here(self, device: torch.device) -> Iterator[Callable[[list[list[Track]]], Iterator[Measured]]]:
@@ -99,6 +100,15 @@ class Labour:
                 ahead = _decompose_ahead(first[track.name], device, cache)
             rows = list(measure_track(track, read, self.plan, device, crew, ahead.pop(track.name, None), cache))
             yield Measured(track.name, pa.Table.from_pylist(rows, schema=SPECTRAL), _counted(reader, cache))
+
+
+def _timed(measure: Callable[[list[list[Track]]], Iterator[Measured]], group: list[Track]) -> list[Measured]:
+    """Measure a group, and count for how long a worker was busy with it."""
+    started, cpu = time.perf_counter(), time.process_time()
+    found = list(measure([group]))
+    found[-1].counts["busy_seconds"] = time.perf_counter() - started
+    found[-1].counts["busy_cpu_seconds"] = time.process_time() - cpu
+    return found
 
 
 def _counted(reader: Reader, cache: BasisCache | None) -> dict[str, float]:

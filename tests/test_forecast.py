@@ -84,6 +84,13 @@ def test_the_table_for_one_worker_and_for_several():
     assert list(forecast(works, 1)["workers"]) == [1]
 
 
+def test_a_faster_machine_takes_less_of_everything():
+    shape, plan = Shape.of(256, 512, Plan()), Plan()
+    rates = Rates(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    assert rates.faster(2.0).base(shape) == rates.base(shape) / 2
+    assert rates.faster(2.0).checkpoint(shape, plan) == rates.checkpoint(shape, plan) / 2
+
+
 def test_calibration_gives_rates_and_leaves_the_threads():
     threads = torch.get_num_threads()
     rates = calibrate(torch.device("cpu"), 1)

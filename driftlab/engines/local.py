@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 from driftlab.engines.base import ATTEMPTS, Finished, Labour, Unit
 from driftlab.errors import DriftlabError, UsageError
