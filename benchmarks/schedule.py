@@ -5,17 +5,14 @@
 
 Units come heavy first, each to whoever is free. A unit's time is the forecast's, times noise with a heavy tail; some
 workers are slow throughout; workers are lost at a constant rate and their unit begins again elsewhere. --check
-measures unequal units on one worker here, foretells two workers from them, and runs two.
+runs two workers here on unequal units and puts the times these took into the same schedule.
 """
 
 import argparse
 import heapq
 import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections import deque
 from dataclasses import dataclass
@@ -30,6 +27,11 @@ from driftlab.spectral import Plan
 
 MODELS = {"8b": (32, 4096, 1024, 14336), "70b": (80, 8192, 1024, 28672)}
 """Layers, hidden size, width of keys and values, width of the feed-forward: Llama 3 (arXiv 2407.21783)."""
+
+THREAD = Rates(1.21e-11, 2.30e-11, 2.55e-11, 3.71e-8, 1.52e-8, 8.05e-8)
+"""Measured: one thread of an AMD EPYC core, CPU seconds, as ``driftlab.calibration.calibrate`` counts them."""
+GPU = Rates(1 / 40e12, 1 / 40e12, 1 / 1.5e12, 5e-11, 5e-11, 2e-9)
+"""Assumed, not measured: a data-centre GPU at 40 Tflop/s in float32 and float64 and 1.5 in eigendecompositions."""
 
 
 @dataclass(frozen=True)
@@ -103,14 +105,7 @@ def model_seconds(model: str, checkpoints: int, rates: Rates, plan: Plan) -> tup
 
 
 def plan_on_paper(options: argparse.Namespace) -> None:
-    from driftlab.calibration import calibrate
-
-    if options.gpu:  # assumed, not measured: see docs/scale.md
-        rates = Rates(1 / 40e12, 1 / 40e12, 1 / 1.5e12, 5e-11, 5e-11, 2e-9)
-    else:
-        import torch
-
-        rates = calibrate(torch.device("cpu"), 1).faster(options.speedup)
+    rates = (GPU if options.gpu else THREAD).faster(options.speedup)
     seconds, sums = model_seconds(options.model, options.checkpoints, rates, Plan())
     print(json.dumps({key: round(value, 4) for key, value in sums.items()}))
     fates = {
@@ -160,8 +155,8 @@ def write_unequal(folder: Path, units: int) -> list[str]:
     return paths
 
 
-def times_here(paths: list[str], out: str, workers: int, include: list[str] | None) -> dict[str, float]:
-    """Scan with local workers and return when each unit was done, seconds after the start."""
+def check(units: int, workers: int = 2) -> None:
+    """Scan unequal units with local workers, and schedule the times they took on paper."""
     import time
 
     from driftlab.checkpoints import CheckpointSequence
@@ -169,65 +164,38 @@ def times_here(paths: list[str], out: str, workers: int, include: list[str] | No
     from driftlab.results import ResultsDir
     from driftlab.scan import scan
 
-    ends: dict[str, float] = {}
-    started = time.perf_counter()
-    scan(
-        CheckpointSequence.open(paths[1:], paths[0]),
-        Plan(),
-        ResultsDir.create(out, command="svd", config={}),
-        device="cpu",
-        include=include,
-        engine=LocalEngine(workers, 1),
-        on_unit=lambda nbytes, name: ends.__setitem__(name, time.perf_counter() - started),
-    )
-    ends.pop("resumed")
-    return ends
+    took: dict[str, float] = {}
+    order: list[str] = []
+    ends: list[float] = []
 
+    class Recording(LocalEngine):
+        def run(self, units, labour):
+            order.extend(unit.name for unit in units)
+            for finished in super().run(units, labour):
+                took[finished.unit.name] = finished.result[-1].counts["busy_seconds"]
+                ends.append(time.perf_counter())
+                if len(ends) == 1:
+                    ends.insert(0, ends[0] - took[finished.unit.name])  # when the first unit was begun
+                yield finished
 
-def begin(paths: list[str], out: Path, workers: int, include: list[str] | None = None) -> subprocess.Popen:
-    command = [sys.executable, __file__, "--here", json.dumps([paths, str(out), workers, include])]
-    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True)
-
-
-def ends_of(process: subprocess.Popen) -> list[tuple[str, float]]:
-    output, _ = process.communicate()
-    return sorted(json.loads(output.splitlines()[-1]).items(), key=lambda item: item[1])
-
-
-def durations(ends: list[tuple[str, float]]) -> dict[str, float]:
-    """Return each unit's time on one worker; the first one's includes the worker's start and is left out."""
-    return {name: end - ends[i][1] for i, (name, end) in enumerate(ends[1:])}
-
-
-def check(units: int) -> None:
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        paths = write_unequal(folder / "data", units)
-        alone = ends_of(begin(paths, folder / "one", 1))
-        seconds = durations(alone)
-        # what two at once cost each other on this machine, from two independent scans of one half each
-        halves = [[rf"layers\.{i}\." for i in range(units) if i // 4 % 2 == k] for k in range(2)]
-        pair = [begin(paths, folder / f"half-{k}", 1, halves[k]) for k in range(2)]
-        shared = [durations(ends_of(process)) for process in pair]
-        crowding = sum(sum(half.values()) for half in shared) / sum(
-            seconds[n] for half in shared for n in half if n in seconds
-        )
-        both = ends_of(begin(paths, folder / "two", 2))
-    after = both[1][1]  # both workers have begun
-    rest = [crowding * seconds.get(name, 0.0) for name, _ in both[2:]]
-    foretold, _, _ = simulate(rest, 2, Fate())
-    print(
-        json.dumps(
-            {
-                "units": len(rest),
-                "one worker, seconds": round(sum(seconds.values()), 2),
-                "crowding": round(crowding, 3),
-                "two workers foretold": round(foretold, 2),
-                "measured": round(both[-1][1] - after, 2),
-                "foretold / measured": round(foretold / (both[-1][1] - after), 3),
-            }
-        )
-    )
+        paths = write_unequal(Path(name) / "data", units)
+        results = ResultsDir.create(f"{name}/out", command="svd", config={})
+        sequence = CheckpointSequence.open(paths[1:], paths[0])
+        scan(sequence, Plan(), results, device="cpu", engine=Recording(workers, 1))
+    seconds = [took[unit] for unit in order]
+    foretold, _, _ = simulate(seconds, workers, Fate())
+    measured = ends[-1] - ends[0]
+    found = {
+        "units": len(seconds),
+        "lightest": min(seconds),
+        "heaviest": max(seconds),
+        "foretold": foretold,
+        "measured": measured,
+        "foretold / measured": foretold / measured,
+        "efficiency": sum(seconds) / workers / measured,
+    }
+    print(json.dumps({key: round(value, 3) for key, value in found.items()}))
 
 
 def main() -> None:
@@ -235,15 +203,14 @@ def main() -> None:
     parser.add_argument("--model", choices=list(MODELS), default="70b")
     parser.add_argument("--checkpoints", type=int, default=100)
     parser.add_argument("--workers", type=int, nargs="+", default=[8, 64, 512])
-    parser.add_argument("--speedup", type=float, default=1.0, help="A worker against one thread of this machine.")
-    parser.add_argument("--gpu", action="store_true", help="Assumed rates of a data-centre GPU.")
+    parser.add_argument("--speedup", type=float, default=1.0, help="How many times as fast a worker is.")
+    parser.add_argument(
+        "--gpu", action="store_true", help="Assumed rates of a GPU instead of measured ones of a thread."
+    )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--units", type=int, default=32)
-    parser.add_argument("--here", metavar="JSON", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.here:
-        print(json.dumps(times_here(*json.loads(options.here))))
-    elif options.check:
+    if options.check:
         check(options.units)
     else:
         plan_on_paper(options)
