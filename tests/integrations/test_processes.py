@@ -1,5 +1,6 @@
 """Two processes: the first measures alone, and both stop after the same step."""
 
+import json
 import subprocess
 import sys
 
@@ -36,12 +37,10 @@ rank = torch.distributed.get_rank()
 
 @pytest.mark.slow
 def test_all_processes_stop_after_the_same_step(tmp_path):
-    import json
-
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", str(script)]
-    done = subprocess.run([*launcher, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    done = subprocess.run([*launcher, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first[0] == second[0] < 300
