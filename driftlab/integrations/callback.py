@@ -263,9 +263,9 @@ class DriftCallback(TrainerCallback):
             _LOG.warning("drift could not be measured: %s: %s", type(problem).__name__, problem)
             self.journal.problems.append(str(problem))
             return
+        self.pace.done()
         if job.result() is None:  # the start has been decomposed
             return
-        self.pace.done()
         step, rows, values = job.result()
         for row in rows:
             if row["status"] == "failed":
