@@ -13,9 +13,11 @@ from typing import Any
 
 from driftlab.alarms import exceeded, numbers
 from driftlab.checkpoints.arguments import find_runs
+from driftlab.checkpoints.hub import find_on_hub, is_hub_name
 from driftlab.checkpoints.layout import FoundRun
 from driftlab.checkpoints.names import pair
 from driftlab.checkpoints.sequence import CheckpointSequence
+from driftlab.checkpoints.signature import Signature, current, rough, signature
 from driftlab.checkpoints.stepname import Found, describe
 from driftlab.checkpoints.tracks import Checkpoint, Run
 from driftlab.checkpoints.weights import Weights, open_weights
@@ -26,8 +28,6 @@ from driftlab.spectral.measures import Plan
 from driftlab.walks import Walker
 from driftlab.watchorder import Entry, in_training_order
 
-Signature = tuple[tuple[str, int, int], ...]
-"""Name, size and time of writing of the files that hold a model."""
 RECORD = "watch"
 
 
@@ -157,7 +157,7 @@ class Watcher:
     # -- the base --------------------------------------------------------------------------------------------------
 
     def _open_base(self, found: Sequence[FoundRun]) -> Generator[Event, None, Checkpoint | None]:
-        start = describe(self._given) if self._given is not None else next((r.base for r in found if r.base), None)
+        start = _described(self._given) if self._given is not None else next((r.base for r in found if r.base), None)
         if start is None:
             named = next((run.base_named for run in found if run.base_named), "")
             where = f"its run.json names {named!r}, which is not on this machine" if named else "it holds none"
@@ -167,7 +167,7 @@ class Watcher:
         try:
             weights = open_weights(start.path)
         except CheckpointError as error:
-            self.moving = self._changes(("", "base"), _rough(start.path))
+            self.moving = self._changes(("", "base"), rough(start.path))
             yield from self._say(f"waiting for the base: {error}")
             return None
         if not self._settled(("", "base"), signature(weights)):
@@ -183,24 +183,24 @@ class Watcher:
     # -- one checkpoint --------------------------------------------------------------------------------------------
 
     def _consider(self, run: str, entry: Found, present: list[tuple[str, Found]]) -> Iterator[Event]:
+        assert self._base is not None
         key = (run, entry.label)
         try:
-            weights = open_weights(entry.path)
+            weights = open_weights(entry.path, self._base.weights)
         except (CheckpointError, OSError) as error:
             self.pending[key] = str(error)
-            self.moving |= self._changes(key, _rough(entry.path))
+            self.moving |= self._changes(key, rough(entry.path))
             yield from self._say(f"waiting for {run} {entry.label}: {error}")
             return
         before = signature(weights)
         if not self._settled(key, before):
             self.pending[key] = "its files are being written, or were until just now"
             return
-        assert self._base is not None
         names, problem = _paired(self._base, weights, entry.path)
         checkpoint = Checkpoint(entry.path, entry.label, entry.stage, entry.step, 1, weights, names, problem)
         rows = self._walker.rows(CheckpointSequence(self._base, [Run(run, [checkpoint])], []))
         self._require_base()
-        if _now(entry.path) != before:
+        if current(entry.path, self._base.weights) != before:
             self.pending[key] = "it changed or vanished while it was measured"
             self._before.pop(key, None)
             yield Remark(f"{run} {entry.label} changed or vanished while it was measured: not counted")
@@ -226,7 +226,7 @@ class Watcher:
 
     def _check_unchanged(self, run: str, entry: Found) -> Iterator[Event]:
         known = next(e for e in reversed(self._record["entries"]) if (e["run"], e["label"]) == (run, entry.label))
-        now = _now(entry.path)
+        now = current(entry.path, self._base.weights if self._base else None)
         if now is not None and [list(file) for file in now] != known["files"]:
             yield from self._say(
                 f"{run} {entry.label} has been written again since it was measured; its rows are those of before"
@@ -245,7 +245,7 @@ class Watcher:
     def _require_base(self) -> None:
         assert self._base is not None
         assert self._base.weights is not None
-        if _now(self._base.path) != signature(self._base.weights):
+        if current(self._base.path) != signature(self._base.weights):
             raise CheckpointError(
                 f"{self._base.path}: the base has changed or vanished while the run was watched.",
                 "Put it back and give --resume.",
@@ -313,30 +313,13 @@ def watch(
 _ENTRY = ("run", "label", "stage", "step", "position")
 
 
-def signature(weights: Weights) -> Signature:
-    """Return name, size and time of writing of the files that hold the tensors."""
-    stamps = {tensor.file.name: tensor.stamp for tensor in weights.tensors.values()}
-    return tuple((name, *stamps[name]) for name in sorted(stamps))
-
-
-def _now(path: Path) -> Signature | None:
-    try:
-        return signature(open_weights(path))
-    except (CheckpointError, OSError):
-        return None
-
-
-def _rough(path: Path) -> Signature:
-    """Return what can be said of files that do not make a model yet."""
-    files = sorted(path.rglob("*.safetensors")) if path.is_dir() else [path]
-    found = []
-    for file in files:
-        try:
-            status = file.stat()
-        except OSError:  # gone since it was listed
-            continue
-        found.append((file.name, status.st_size, status.st_mtime_ns))
-    return tuple(found)
+def _described(base: Path) -> Found:
+    if not is_hub_name(str(base)):
+        return describe(base)
+    found = find_on_hub(str(base))[1]
+    if len(found) > 1:
+        raise UsageError(f"--base {base}: expected one revision, found {len(found)}.")
+    return found[0]
 
 
 def _paired(base: Checkpoint, weights: Weights, path: Path) -> tuple[dict[str, str], str]:

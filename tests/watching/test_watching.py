@@ -7,6 +7,8 @@ import time
 
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from driftlab.checkpoints import CheckpointSequence
 from driftlab.errors import CheckpointError, ResultsError, UsageError
@@ -281,6 +283,44 @@ def test_a_checkpoint_of_another_model_fails_by_itself(make, watched):
     assert measured["train@20"]["matrices"] == 0
     assert measured["train@20"]["failed"] == 6
     assert "tensor names agree" in remarks(events)[0]
+
+
+def adapter(make, path, step):
+    """Write a LoRA checkpoint of rank 2 with alpha 6."""
+    folder = make.root / path
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(step)
+    name = "base_model.model.model.layers.0.self_attn.q_proj"
+    factors = {"A": torch.randn(2, 12, generator=generator), "B": 0.1 * torch.randn(8, 2, generator=generator)}
+    save_file({f"{name}.lora_{side}.weight": t for side, t in factors.items()}, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder, 3.0 * factors["B"] @ factors["A"]
+
+
+def test_adapters_are_put_on_the_base_and_watched_like_weights(make, watched):
+    folder, update = adapter(make, "run/checkpoint-10", 10)
+    age(make.root / "base", folder)
+    watcher = watched()
+    (event,) = poll(watcher)
+    base = make.tensors()["model.layers.0.self_attn.q_proj.weight"].float()
+    row = table(make).query("matrix == 'model.layers.0.self_attn.q_proj.weight'").iloc[0]
+    assert row["rel_frobenius"] == pytest.approx(float(update.norm() / base.norm()), rel=1e-5)
+    assert event.values["failed"] == 0
+    adapter(make, "run/checkpoint-10", 11)
+    assert "has been written again" in remarks(poll(watcher))[0]
+
+
+def test_a_half_written_adapter_waits(make, watched):
+    folder, _ = adapter(make, "run/checkpoint-10", 10)
+    file = folder / "adapter_model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-40])
+    age(make.root / "base", folder)
+    watcher = watched()
+    assert labels(poll(watcher)) == []
+    file.write_bytes(content)
+    assert labels(poll(watcher)) == ["train@10"]
 
 
 def test_alarms_name_number_and_limit(make, watched):
