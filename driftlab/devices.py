@@ -1,5 +1,6 @@
 """Where to compute, and arithmetic that the surrounding process cannot change."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import torch
 
 from driftlab.errors import UsageError
+
+_THREAD = threading.local()
 
 
 def resolve_device(name: str = "auto") -> torch.device:
@@ -76,6 +79,9 @@ def _full_float32_products() -> Iterator[None]:
     torch has an older switch and, since 2.9, newer ones, and refuses to read the older where a newer one was used
     last. So the older is set where it can be read, which keeps it readable, and the newer ones elsewhere.
     """
+    if getattr(_THREAD, "guest", False):
+        yield
+        return
     backends: tuple[Any, ...] = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
     newer = [(backend, backend.fp32_precision) for backend in backends if hasattr(backend, "fp32_precision")]
     try:
@@ -93,3 +99,29 @@ def _full_float32_products() -> Iterator[None]:
             torch.set_float32_matmul_precision(older)
         for backend, precision in newer:
             backend.fp32_precision = precision
+
+
+@contextmanager
+def guest_thread() -> Iterator[None]:
+    """Keep :func:`exact_math` in this thread from setting switches that the threads beside it read as well.
+
+    The precision of float32 products belongs to the process: switching it here would change the steps of a training
+    loop next door. Under this guard, work in float64, or ask :func:`full_float32_products` first.
+    """
+    before = getattr(_THREAD, "guest", False)
+    _THREAD.guest = True
+    try:
+        yield
+    finally:
+        _THREAD.guest = before
+
+
+def full_float32_products() -> bool:
+    """Whether products of float32 matrices keep all their bits under the process's present settings."""
+    try:
+        older = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        older = "highest"  # a newer switch was used last: those are asked below
+    backends: tuple[Any, ...] = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
+    newer = {getattr(backend, "fp32_precision", "ieee") for backend in backends}
+    return older == "highest" and newer <= {"ieee", "none"}

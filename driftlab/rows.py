@@ -117,8 +117,8 @@ def _compare(
         key = f"{track.name}\0{member.run}\0{member.checkpoint.label}"
         if isinstance(new, LowRankUpdate):
             drift = measure_adapter(base, new.B.to(device), new.A.to(device), new.scale, key)
-            return _columns(drift, base.plan)
-        return _columns(measure(base, new.to(device), key), base.plan)
+            return columns(drift, base.plan)
+        return columns(measure(base, new.to(device), key), base.plan)
     except NumericalError as error:
         return {"status": "failed", "reason": str(error)}
     except (MemoryError, torch.OutOfMemoryError):
@@ -161,7 +161,8 @@ def _adapted_density(base: Tensor, update: LowRankUpdate) -> float:
     return sum(int(torch.count_nonzero(part)) for part in changed) / base.numel()
 
 
-def _columns(drift: Drift, plan: Plan) -> dict[str, Any]:
+def columns(drift: Drift, plan: Plan) -> dict[str, Any]:
+    """Return what a row of the table ``spectral`` says about one measured matrix."""
     return {
         "status": "ok",
         "reason": drift.reason,

@@ -68,7 +68,8 @@ def figure(table: pd.DataFrame) -> Figure:
         mesh = ax.pcolormesh(
             np.arange(len(roles) + 1), np.arange(len(layers) + 1), grid.to_numpy(), norm=norm, cmap="Reds"
         )
-        ax.set_title(f"{run}\n{rows['label'].iloc[0]}", fontsize=8)
+        label = str(rows["label"].iloc[0])
+        ax.set_title(run if run == label else f"{run}\n{label}", fontsize=8)
         ax.set_xticks(np.arange(len(roles)) + 0.5, [_short(role) for role in roles], rotation=45, ha="right")
         ax.grid(False)
     step = max(1, len(layers) // 15)

@@ -4,6 +4,8 @@ The form of Figure 7 (a, b) of arXiv 2607.01763: four stacked panels, one line a
 the random level of the last panel, and the numeric error of the first three.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -62,8 +64,9 @@ def figure(table: pd.DataFrame) -> Figure:
     counts = sorted(set(table["n"]))
     matrices = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     seeds = int(table["n_seeds"].max()) if "n_seeds" in table else 0
-    band = f", {seeds_note(seeds)}" if seeds else "; band: quartiles"
-    footnote(fig, f"Line: median over {matrices} matrices{band}{null}.")
+    alone = len(set(table["order"])) == 1
+    band = f", {seeds_note(seeds)}" if seeds else "; bar: quartiles" if alone else "; band: quartiles"
+    footnote(fig, f"{'Point' if alone else 'Line'}: median over {matrices} matrices{band}{null}.")
     return fig
 
 
@@ -74,6 +77,9 @@ def _panel(ax: Axes, rows: pd.DataFrame, runs: list[str], label: str, scale: flo
         x = line["order"].to_numpy()
         seeds = "n_seeds" in line
         low, high = ("low", "high") if seeds else ("q25", "q75")
+        if len(line) == 1:
+            _point(ax, line.iloc[0], scale, (low, high), runs.index(run) - (len(runs) - 1) / 2, style, run)
+            continue
         ax.fill_between(x, scale * line[low], scale * line[high], color=style["color"], alpha=0.18, linewidth=0)
         if line["null_median"].notna().any():
             if not seeds:
@@ -93,6 +99,18 @@ def _panel(ax: Axes, rows: pd.DataFrame, runs: list[str], label: str, scale: flo
         ax.annotate(text, (0.01, height), xycoords="axes fraction", fontsize=6, color=GREY, va=align)
 
 
+def _point(
+    ax: Axes, row: "pd.Series[Any]", scale: float, ends: tuple[str, str], side: float, style: dict[str, Any], run: str
+) -> None:
+    """Draw a run of one checkpoint, where lines and bands have no width: a bar, and a dash for the null."""
+    x = row["order"] + 0.08 * side
+    ax.plot([x, x], [scale * row[end] for end in ends], "-", color=style["color"], alpha=0.35, linewidth=4)
+    if pd.notna(row["null_median"]):
+        level = scale * row["null_median"]
+        ax.plot([x - 0.035, x + 0.035], [level, level], ":", color=style["color"], linewidth=1.4)
+    ax.plot([x], [scale * row["median"]], **style, markersize=5, linestyle="none", label=run)
+
+
 def _ticks(ax: Axes, table: pd.DataFrame) -> None:
     """Mark every checkpoint; name all of a few, else the last of each stage."""
     labels = table.groupby("order")["label"].agg(lambda found: " | ".join(dict.fromkeys(found)))
@@ -100,6 +118,8 @@ def _ticks(ax: Axes, table: pd.DataFrame) -> None:
     last = stages.ne(stages.shift(-1)).to_numpy()
     shown = [text if len(labels) <= _ALL_TICKS or end else "" for text, end in zip(labels, last, strict=True)]
     ax.set_xticks(list(labels.index), shown, rotation=20, ha="right", rotation_mode="anchor")
+    if len(labels) == 1:
+        ax.set_xlim(labels.index[0] - 0.5, labels.index[0] + 0.5)
 
 
 def _scientific(value: float, position: object = None) -> str:

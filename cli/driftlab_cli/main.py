@@ -22,6 +22,7 @@ from driftlab_cli.similarity import similarity
 from driftlab_cli.study import study
 from driftlab_cli.svd import svd
 from driftlab_cli.train import train
+from driftlab_cli.watch import watch
 
 app = typer.Typer(
     name="driftlab",
@@ -50,6 +51,7 @@ def _driftlab(
 
 app.command()(ls)
 app.command()(svd)
+app.command()(watch)
 app.command()(mmd)
 app.command()(forgetting)
 app.command()(respond)

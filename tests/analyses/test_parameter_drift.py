@@ -102,6 +102,20 @@ def test_fewer_measures_fewer_panels(store, make_rows, nan):
     assert [ax.get_ylabel() for ax in drawn.axes] == ["NSS", "PM update (%)"]
 
 
+def test_one_checkpoint_a_run_shows_quartiles_and_null_too(store, make_rows):
+    """Lines and bands of a single point have no width."""
+    found = table(store(make_rows("a", ["x"], 1e-5), make_rows("b", ["y"], 3e-5)))
+    with styled():
+        drawn = figure(found)
+    for run, (bar, dash, point) in zip("ab", [drawn.axes[0].lines[:3], drawn.axes[0].lines[3:]], strict=True):
+        row = found[(found["run"] == run) & (found["measure"] == "nss")].iloc[0]
+        assert list(bar.get_ydata()) == [row["q25"], row["q75"]]
+        assert list(dash.get_ydata()) == [row["null_median"]] * 2
+        assert dash.get_xdata()[0] < point.get_xdata()[0] < dash.get_xdata()[1]
+        assert list(point.get_ydata()) == [row["median"]]
+    assert drawn._supxlabel.get_text().startswith("Point: median over 6 matrices; bar: quartiles; dotted: null")
+
+
 def test_no_null_no_word_of_it(store, make_rows, nan):
     results = store(make_rows("a", ["x@1"], 1e-5), nss_null=nan, mask_update_iou_random=nan)
     with styled():
