@@ -75,7 +75,7 @@ def peak() -> float:
 def scan_here(paths: list[str], tiny: list[str], out: str, prefetch: float, io: str) -> dict[str, float]:
     """Scan in this process; return seconds foretold and measured, and megabytes above the start."""
     from driftlab.checkpoints import CheckpointSequence
-    from driftlab.forecast import expect
+    from driftlab.planning.forecast import expect
     from driftlab.results import ResultsDir
     from driftlab.scan import scan
     from driftlab.spectral import Plan

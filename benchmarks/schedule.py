@@ -20,16 +20,16 @@ from pathlib import Path
 
 import numpy as np
 
-from driftlab.calibration import Rates
-from driftlab.costs import Shape
 from driftlab.engines import ATTEMPTS
+from driftlab.planning.calibration import Rates
+from driftlab.planning.costs import Shape
 from driftlab.spectral import Plan
 
 MODELS = {"8b": (32, 4096, 1024, 14336), "70b": (80, 8192, 1024, 28672)}
 """Layers, hidden size, width of keys and values, width of the feed-forward: Llama 3 (arXiv 2407.21783)."""
 
 THREAD = Rates(1.21e-11, 2.30e-11, 2.55e-11, 3.71e-8, 1.52e-8, 8.05e-8)
-"""Measured: one thread of an AMD EPYC core, CPU seconds, as ``driftlab.calibration.calibrate`` counts them."""
+"""Measured: one thread of an AMD EPYC core, CPU seconds, as ``driftlab.planning.calibration.calibrate`` counts them."""
 GPU = Rates(1 / 40e12, 1 / 40e12, 1 / 1.5e12, 5e-11, 5e-11, 2e-9)
 """Assumed, not measured: a data-centre GPU at 40 Tflop/s in float32 and float64 and 1.5 in eigendecompositions."""
 

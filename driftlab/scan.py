@@ -18,10 +18,10 @@ import torch
 from driftlab.basiscache import GIGABYTE
 from driftlab.checkpoints.sequence import CheckpointSequence
 from driftlab.checkpoints.tracks import Checkpoint, Track
-from driftlab.costs import cost
 from driftlab.devices import resolve_device
 from driftlab.engines import Engine, Unit, heavy_first
 from driftlab.errors import CheckpointError
+from driftlab.planning.costs import cost
 from driftlab.results import ResultsDir
 from driftlab.spectral.measures import Plan
 from driftlab.tables import SPECTRAL, summarise

@@ -160,7 +160,7 @@ def svd(
 def _expect(tracks: "list[Track]", plan: "Plan", device: str, crew: "Engine | None") -> "pd.DataFrame":
     import torch
 
-    from driftlab.forecast import expect
+    from driftlab.planning.forecast import expect
 
     workers, threads = (crew.workers or 1, crew.threads) if crew else (1, None)
     return expect(tracks, plan, torch.device(device), workers, threads)

@@ -13,7 +13,7 @@ from driftlab_cli.options import Base, Device, Exclude, Force, Include, Json, Ou
 from driftlab_cli.output import Output
 
 if TYPE_CHECKING:
-    from driftlab.watching import Measured
+    from driftlab.watching.watch import Measured
 
 
 def watch(
@@ -44,13 +44,13 @@ def watch(
 
     Example:  driftlab watch runs/grpo --base Qwen3-4B -o drift --alarm rel_frobenius=0.01 --report
     """
-    from driftlab.alarms import read_limits
     from driftlab.devices import resolve_device
-    from driftlab.growing import TABLES
+    from driftlab.live.alarms import read_limits
+    from driftlab.live.growing import TABLES
     from driftlab.results import ResultsDir
     from driftlab.spectral.measures import Plan
-    from driftlab.watching import Measured, Watcher
-    from driftlab.watching import watch as events
+    from driftlab.watching.watch import Measured, Watcher
+    from driftlab.watching.watch import watch as events
 
     say = Output(as_json=as_json, quiet=quiet)
     plan, limits = Plan(null=null, seed=seed), read_limits(alarm or [], "--alarm")

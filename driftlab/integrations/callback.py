@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from driftlab.alarms import PROBED, WATCHED, check_limits, exceeded, numbers
 from driftlab.errors import UsageError
 from driftlab.integrations.journal import Journal
 from driftlab.integrations.measuring import Start
@@ -19,6 +18,7 @@ from driftlab.integrations.pace import Pace
 from driftlab.integrations.probe import Look, Probe
 from driftlab.integrations.selection import choose
 from driftlab.integrations.weights import Copied, Site, copy_sites, find_sites
+from driftlab.live.alarms import PROBED, WATCHED, check_limits, exceeded, numbers
 from driftlab.spectral.measures import Plan
 
 _LOG = logging.getLogger("driftlab")

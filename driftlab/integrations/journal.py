@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from driftlab.errors import ResultsError
 from driftlab.files import replacing
-from driftlab.growing import TABLES, add_rows, rewrite, stored
 from driftlab.integrations.weights import Copied, Site, copy_starts
+from driftlab.live.growing import TABLES, add_rows, rewrite, stored
 from driftlab.results import ResultsDir
 from driftlab.spectral.measures import Plan
 

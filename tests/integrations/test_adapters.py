@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from driftlab.errors import UsageError
-from driftlab.growing import TABLES
 from driftlab.integrations import DriftCallback
 from driftlab.integrations.measuring import Start
 from driftlab.integrations.weights import copy_sites, copy_starts, find_sites
+from driftlab.live.growing import TABLES
 from driftlab.results import ResultsDir
 from driftlab.spectral import Plan
 from driftlab.spectral.basis import Basis

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 
 from driftlab.checkpoints import CheckpointSequence
 from driftlab.errors import ResultsError, UsageError
-from driftlab.growing import TABLES
 from driftlab.integrations import DriftCallback
 from driftlab.integrations.measuring import Start
+from driftlab.live.growing import TABLES
 from driftlab.results import ResultsDir
 from driftlab.scan import scan
 from driftlab.spectral import Plan

@@ -12,13 +12,13 @@ from safetensors.torch import save_file
 
 from driftlab.checkpoints import CheckpointSequence
 from driftlab.errors import CheckpointError, ResultsError, UsageError
-from driftlab.growing import TABLES
+from driftlab.live.growing import TABLES
+from driftlab.live.walks import Walker
 from driftlab.results import ResultsDir
 from driftlab.scan import TABLES as SCANNED
 from driftlab.scan import scan
 from driftlab.spectral import Plan
-from driftlab.walks import Walker
-from driftlab.watching import Measured, Remark, Watcher, watch
+from driftlab.watching.watch import Measured, Remark, Watcher, watch
 
 PLAN = Plan(method="exact")
 
@@ -338,7 +338,7 @@ def test_a_kill_between_record_and_rows_measures_again(make, watched, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("driftlab.watching.add_rows", killed)
+        patch.setattr("driftlab.watching.watch.add_rows", killed)
         watcher = watched()
         with pytest.raises(KeyboardInterrupt):
             poll(watcher)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from driftlab.forecast import makespan
+from driftlab.planning.forecast import makespan
 
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "schedule.py"
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "schedule.py"
 SECONDS = sorted((1.0 + (7 * i) % 11 for i in range(40)), reverse=True)
 
 
@@ -52,7 +52,7 @@ def test_the_noise_has_mean_one(schedule):
 
 
 def test_a_70b_model_by_hand(schedule):
-    from driftlab.calibration import Rates
+    from driftlab.planning.calibration import Rates
     from driftlab.spectral import Plan
 
     seconds, sums = schedule.model_seconds("70b", 100, Rates(0, 0, 0, 1, 0, 0), Plan())

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from driftlab.calibration import Rates, calibrate
 from driftlab.checkpoints import CheckpointSequence
-from driftlab.costs import EIGEN, Shape, cost, measured_shape
-from driftlab.forecast import Work, forecast, makespan, read_rate, work_of
+from driftlab.planning.calibration import Rates, calibrate
+from driftlab.planning.costs import EIGEN, Shape, cost, measured_shape
+from driftlab.planning.forecast import Work, forecast, makespan, read_rate, work_of
 from driftlab.spectral import Plan
 
 Q = "model.layers.0.self_attn.q_proj.weight"

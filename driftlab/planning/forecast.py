@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
-from driftlab.calibration import Rates, calibrate
 from driftlab.checkpoints.reading import to_read
 from driftlab.checkpoints.tracks import Track
-from driftlab.costs import Shape, cost, is_tracked, measured_shape
 from driftlab.errors import CheckpointError
+from driftlab.planning.calibration import Rates, calibrate
+from driftlab.planning.costs import Shape, cost, is_tracked, measured_shape
 from driftlab.spectral.measures import Plan
 
 _WORKING = 6  # float64 copies of a matrix that one checkpoint's measures hold at once

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from driftlab.alarms import exceeded, numbers
 from driftlab.checkpoints.arguments import find_runs
 from driftlab.checkpoints.hub import find_on_hub, is_hub_name
 from driftlab.checkpoints.layout import FoundRun
@@ -22,11 +21,12 @@ from driftlab.checkpoints.stepname import Found, describe
 from driftlab.checkpoints.tracks import Checkpoint, Run
 from driftlab.checkpoints.weights import Weights, open_weights
 from driftlab.errors import CheckpointError, ResultsError, UsageError
-from driftlab.growing import Key, add_rows, keys, stored
+from driftlab.live.alarms import exceeded, numbers
+from driftlab.live.growing import Key, add_rows, keys, stored
+from driftlab.live.walks import Walker
 from driftlab.results import ResultsDir
 from driftlab.spectral.measures import Plan
-from driftlab.walks import Walker
-from driftlab.watchorder import Entry, in_training_order
+from driftlab.watching.order import Entry, in_training_order
 
 RECORD = "watch"
 
@@ -46,7 +46,7 @@ class Measured:
     ----------
     run, label : str
     values : dict of str to float
-        See :func:`driftlab.alarms.numbers`.
+        See :func:`driftlab.live.alarms.numbers`.
     alarms : list of str
         A sentence for each limit exceeded.
     """
@@ -74,7 +74,7 @@ class Watcher:
     results : ResultsDir
         Where the tables grow. Checkpoints that have rows there are not measured again.
     limits : dict of str to float
-        For the alarms, see :mod:`driftlab.alarms`.
+        For the alarms, see :mod:`driftlab.live.alarms`.
     include, exclude : list of str, optional
         Regular expressions on tensor names.
     device : str

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from driftlab.alarms import WATCHED, check_limits, exceeded, numbers, read_limits
 from driftlab.errors import UsageError
+from driftlab.live.alarms import WATCHED, check_limits, exceeded, numbers, read_limits
 
 
 def row(status="ok", **values):

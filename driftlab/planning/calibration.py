@@ -9,8 +9,8 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
-from driftlab.costs import EIGEN, Shape, is_tracked, updates
 from driftlab.devices import exact_math
+from driftlab.planning.costs import EIGEN, Shape, is_tracked, updates
 from driftlab.spectral.basis import Basis
 from driftlab.spectral.drift import measure
 from driftlab.spectral.measures import Plan

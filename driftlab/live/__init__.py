@@ -1,0 +1,1 @@
+"""What measuring a run in progress needs, from outside or inside its trainer: growing tables, walks, limits."""
