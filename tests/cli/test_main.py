@@ -103,6 +103,7 @@ def test_a_real_sigint_during_the_scan(make):
     source = make.run("r", {"math@10": 10})
     code = (
         "import os, signal, sys, driftlab.results as r\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background starts with it ignored
         "whole = r.ResultsDir.write_part\n"
         "r.ResultsDir.write_part = lambda *a: (whole(*a), os.kill(os.getpid(), signal.SIGINT))\n"
         "from driftlab_cli.main import main; main()"

@@ -90,7 +90,9 @@ def test_wrong_usage(watch, options, words):
 
 
 def test_ctrl_c_ends_it_well(make, source):
-    command = [sys.executable, "-c", "from driftlab_cli.main import main; main()", "watch", source]
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored by background jobs
+    code += "from driftlab_cli.main import main; main()"
+    command = [sys.executable, "-c", code, "watch", source]
     command += ["--base", make.root / "base", "-o", make.root / "out", "--poll", "0.05"]
     process = subprocess.Popen(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
