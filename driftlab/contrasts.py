@@ -14,6 +14,7 @@ from scipy import stats
 from driftlab.separation import LEVEL, holm
 
 COVERAGE = 0.95
+_ROUNDING = 1e-12  # a difference below this share of its terms is none: equal runs must not stand apart
 
 
 def over_seeds(numbers: pd.DataFrame) -> pd.DataFrame:
@@ -85,7 +86,9 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 def _differences(wide: pd.DataFrame, pairs: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
     for left, right in pairs:
         if left in wide and right in wide:
-            values = (wide[left] - wide[right]).dropna().to_numpy(dtype=float)
+            both = wide[[left, right]].dropna()
+            gaps = both[left] - both[right]
+            values = gaps.where(gaps.abs() > _ROUNDING * both.abs().max(axis=1), 0.0).to_numpy(dtype=float)
             if len(values):
                 low, high = interval(values)
                 yield {

@@ -57,6 +57,12 @@ def test_equal_differences_are_handled() -> None:
     assert (shifted["p_value"], shifted["verdict"]) == (0.0, "above")
 
 
+def test_rounding_separates_nothing() -> None:
+    thirds = [0.1 + 0.2, 0.1 + 0.2, 0.1 + 0.2]  # 0.30000000000000004: the same tiny difference in every seed
+    row = contrasts(table(a=[0.3, 0.3, 0.3], b=thirds), [("b", "a")]).iloc[0]
+    assert (row["difference"], row["p_value"], row["verdict"]) == (0.0, 1.0, "not separated")
+
+
 @pytest.mark.parametrize("shift", [0.0, 3.0])
 def test_the_interval_covers_the_true_difference(shift: float) -> None:
     rng = np.random.default_rng(3)

@@ -70,12 +70,12 @@ def study(
 
 def _plan(profile: str, config: Path | None, seeds: str, flags: dict[str, Any], settings: list[str]) -> "StudyPlan":
     from driftlab.errors import UsageError
-    from driftlab.study.plan import load_profile, load_study, make_plan, parse_seeds
-    from driftlab.training.config import parse_setting
+    from driftlab.study.plan import load_profile, make_plan, parse_seeds
+    from driftlab.training.config import load_file, parse_setting
 
     if profile and config:
         raise UsageError("--profile and --config: expected one of them, found both.")
-    table = load_study(config) if config else load_profile(profile or "default")
+    table = load_file(config) if config else load_profile(profile or "default")
     train = {name: value for name, value in flags.items() if value}
     for text in settings:
         train |= parse_setting(text)

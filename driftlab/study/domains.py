@@ -7,15 +7,13 @@ from pathlib import Path
 from driftlab.domains.encoder import open_encoder
 from driftlab.domains.settings import Settings
 from driftlab.domains.specs import parse_spec
-from driftlab.domains.study import TABLES, measure_domains
+from driftlab.domains.study import measure_domains
 from driftlab.domains.texts import load_domains
 from driftlab.files import write_text
 from driftlab.results import ResultsDir
 from driftlab.study.plan import StudyPlan
 from driftlab.training.evaluate import evaluation_questions
 from driftlab.training.trainer import all_tasks
-
-__all__ = ["TABLES", "measure_study_domains"]
 
 
 def measure_study_domains(plan: StudyPlan, results: ResultsDir, device: str) -> None:

@@ -4,11 +4,10 @@ import dataclasses
 import tomllib
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from driftlab.errors import UsageError
-from driftlab.training.config import TrainConfig, load_file, load_preset, merge
+from driftlab.training.config import TrainConfig, load_preset, merge
 
 _KEYS = {"about", "seeds", "reference", "train", "runs", "measure"}
 
@@ -110,11 +109,6 @@ def load_profile(name: str) -> dict[str, Any]:
         raise UsageError(f"Profile {name!r}: expected one of {', '.join(profile_names())}.")
     text = (resources.files("driftlab.study") / "profiles" / f"{name}.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
-
-
-def load_study(path: Path) -> dict[str, Any]:
-    """Return the table of a study file."""
-    return load_file(path)
 
 
 def make_plan(

@@ -10,6 +10,7 @@ import pandas as pd
 
 from driftlab.contrasts import contrasts, over_seeds
 from driftlab.domains.encoder import open_encoder
+from driftlab.domains.study import TABLES as DOMAINS
 from driftlab.errors import ResultsError
 from driftlab.forgetting.curve import read_distances
 from driftlab.forgetting.gather import gather
@@ -23,7 +24,6 @@ from driftlab.responses.sources import open_sequences
 from driftlab.responses.study import finish
 from driftlab.results import ResultsDir
 from driftlab.scan import TABLES as WEIGHTS
-from driftlab.study.domains import TABLES as DOMAINS
 from driftlab.study.domains import measure_study_domains
 from driftlab.study.numbers import run_numbers
 from driftlab.study.plan import StudyPlan

@@ -11,8 +11,6 @@ from driftlab.study.plan import StudyPlan
 from driftlab.study.runs import StudyRun
 from driftlab.tables import SPECTRAL, summarise
 
-TABLES = ("spectral", "spectral_summary")
-
 
 def measure_weights(plan: StudyPlan, runs: list[StudyRun], results: ResultsDir, device: str) -> None:
     """Fill the tables ``spectral`` and ``spectral_summary``, resuming where an earlier call was stopped.
