@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from driftlab.separation import LEVEL, holm
+from driftlab.multiplicity import holm
+from driftlab.separation import LEVEL
 
 COVERAGE = 0.95
 _ROUNDING = 1e-12  # a difference below this share of its terms is none: equal runs must not stand apart

@@ -71,27 +71,6 @@ def _sign_test(above: int, differing: int) -> float:
     return float(binomtest(above, differing).pvalue) if differing else math.nan
 
 
-def holm(p_values: list[float]) -> list[float]:
-    """Return p-values adjusted for their number by Holm's step-down method; NaN stays NaN and does not count.
-
-    References
-    ----------
-    S. Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Stat. 6, 1979.
-
-    Examples
-    --------
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    known = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
-    adjusted = list(p_values)
-    highest = 0.0
-    for rank, (p, i) in enumerate(known):
-        highest = max(highest, min(1.0, (len(known) - rank) * p))
-        adjusted[i] = highest
-    return adjusted
-
-
 def verdict(above: int, below: int, p_holm: float) -> str:
     """Return ``above``, ``below`` or ``not separated``; ``no null`` where no pair differs or none was drawn.
 

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from driftlab.separation import RANDOM_LEVEL, Separation, compare, holm, verdict
+from driftlab.multiplicity import holm
+from driftlab.separation import RANDOM_LEVEL, Separation, compare, verdict
 from driftlab.spectral.measures import ESTIMATED, MEASURES
 
 KEYS = ("run", "label", "stage", "step", "order")

@@ -8,7 +8,8 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from driftlab.separation import compare, holm, in_words, verdict
+from driftlab.multiplicity import holm
+from driftlab.separation import compare, in_words, verdict
 from driftlab.spectral import Basis, Plan, measure
 from driftlab.spectral.measures import MEASURES
 from driftlab.tables import SPECTRAL, summarise

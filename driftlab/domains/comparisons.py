@@ -1,4 +1,4 @@
-"""Questions about several distances at once: many p-values, two distances, two rankings."""
+"""Questions about several distances at once: two distances, two rankings."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,40 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from driftlab.multiplicity import holm
+
 Vector = NDArray[np.float64]
-
-
-def holm(p_values: Sequence[float]) -> Vector:
-    r"""Holm's step-down correction: valid for any dependence between the tests.
-
-    The i-th smallest of K p-values becomes :math:`\max_{j \le i} \min(1, (K - j + 1)\, p_{(j)})`.
-
-    Parameters
-    ----------
-    p_values : sequence of float, each in [0, 1] or NaN
-        NaN (no test) stays NaN and is not counted.
-
-    Returns
-    -------
-    array of shape (K,)
-        Corrected p-values in [0, 1], in the given order.
-
-    References
-    ----------
-    Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6(2), 1979.
-
-    Examples
-    --------
-    >>> holm([0.01, 0.04, 0.03]).round(2).tolist()
-    [0.03, 0.06, 0.06]
-    """
-    p = np.asarray(p_values, dtype=np.float64)
-    corrected = np.full(p.shape, np.nan)
-    tested = np.flatnonzero(~np.isnan(p))
-    order = tested[np.argsort(p[tested], kind="stable")]
-    steps = p[order] * np.arange(len(order), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return corrected
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from driftlab.devices import resolve_device
-from driftlab.domains.comparisons import holm
 from driftlab.domains.estimates import interval, leave_out, relabelled, totals, unbiased
 from driftlab.domains.kernel_sums import Advance, KernelSums, Pass, Vector, sum_kernel
 from driftlab.domains.swaps import Swaps
 from driftlab.errors import DataError, ShapeError, UsageError
+from driftlab.multiplicity import holm
 
 FACTORS = (0.25, 0.5, 2.0, 4.0)
 """The other bandwidths, as multiples of gamma, at which every distance is also taken."""

@@ -10,7 +10,8 @@ import pandas as pd
 from driftlab.forgetting.continual import METRICS, Item, items
 from driftlab.forgetting.history import History
 from driftlab.forgetting.intervals import Estimate, combine, mean_of, over_seeds
-from driftlab.separation import LEVEL, holm
+from driftlab.multiplicity import holm
+from driftlab.separation import LEVEL
 
 COLUMNS = (
     "level",

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import wasserstein_distance
 
-from driftlab.domains.comparisons import holm
+from driftlab.multiplicity import holm
 from driftlab.responses.resampling import FLIPS, bootstrap_mean, sign_flip_p, wasserstein_null
 from driftlab.responses.summaries import ALL
 
