@@ -154,7 +154,7 @@ def difference(base: Tensor, new: Tensor) -> Tensor:
     It is exact unless two values lie many powers of two apart, where the smaller one is below the last bit.
     """
     wide = torch.float32 if base.dtype.itemsize == new.dtype.itemsize == 2 else torch.float64
-    return new.to(wide) - base.to(wide)
+    return new.to(wide, copy=True).sub_(base)
 
 
 def support_measures(basis: Basis, changed: Tensor) -> dict[str, float]:
@@ -177,7 +177,7 @@ def support_measures(basis: Basis, changed: Tensor) -> dict[str, float]:
 def _changed(base: Tensor, new: Tensor, D: Tensor) -> Tensor:
     """Mark changed entries; for two matrices of one 16-bit type a difference of 0 says the same and is at hand."""
     if base.dtype == new.dtype and base.dtype in (torch.bfloat16, torch.float16):
-        return D != 0
+        return D.bool()
     return changed_mask(base, new)
 
 

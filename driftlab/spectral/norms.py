@@ -35,18 +35,18 @@ def spectral_norm(offdiagonal: Tensor, diagonal: Tensor, tolerance: float) -> tu
     singular vectors of a matrix", ACM TOMS 7(2), 1981; C. Musco and C. Musco, arXiv 1504.05477.
     """
     m = offdiagonal.shape[0]
-    weight = diagonal.to(offdiagonal)[:, None]
+    weight = diagonal.to(offdiagonal)
     generator = torch.Generator().manual_seed(0)
-    block = torch.randn(m, min(_BLOCK, m), generator=generator).to(offdiagonal)
-    basis, images = offdiagonal.new_empty(m, 0), offdiagonal.new_empty(m, 0)
+    block = torch.randn(min(_BLOCK, m), m, generator=generator).to(offdiagonal)
+    basis, images = offdiagonal.new_empty(0, m), offdiagonal.new_empty(0, m)
     value, gain, error = 0.0, math.inf, math.inf
     for round_ in range(_MOST):
         block = _orthonormal(block, basis)
-        if block.shape[1] == 0:  # the space is closed under the matrix, up to what was dropped
+        if not len(block):  # the space is closed under the matrix, up to what was dropped
             return value, _DROPPED * value
-        basis = torch.cat([basis, block], 1)
-        block = torch.addcmul(offdiagonal @ block, weight, block)
-        images = torch.cat([images, block], 1)
+        basis = torch.cat([basis, block])
+        block = torch.addcmul(block @ offdiagonal, block, weight)
+        images = torch.cat([images, block])
         if round_ == 0:
             continue
         last, before, value = gain, value, _top(basis, images)
@@ -59,16 +59,16 @@ def spectral_norm(offdiagonal: Tensor, diagonal: Tensor, tolerance: float) -> tu
 
 
 def _top(basis: Tensor, images: Tensor) -> float:
-    small = (basis.mT @ images).double()
+    small = (basis @ images.mT).double()
     return math.sqrt(max(0.0, float(torch.linalg.eigvalsh(0.5 * (small + small.mT))[-1])))
 
 
 def _orthonormal(block: Tensor, basis: Tensor) -> Tensor:
-    """Orthogonalise a block against the earlier ones, twice; directions that vanish are dropped."""
-    size = torch.linalg.vector_norm(block, dim=0)
-    block = block[:, size > 0] / size[size > 0]
-    for _ in range(2):
-        block = torch.addmm(block, basis, basis.mT @ block, alpha=-1)
-    q, r = torch.linalg.qr(block)
-    kept: Tensor = q[:, r.diagonal().abs() > _DROPPED]
-    return kept
+    """Orthogonalise rows against the earlier ones, twice; directions that vanish are dropped."""
+    size = torch.linalg.vector_norm(block, dim=1)
+    for _ in range(2 if len(basis) else 0):
+        block = torch.addmm(block, block @ basis.mT, basis, alpha=-1)
+    q, r = torch.linalg.qr(block.mT)
+    kept = r.diagonal().abs() > _DROPPED * size
+    rows: Tensor = q.mT if bool(kept.all()) else q.mT[kept]
+    return rows.contiguous()

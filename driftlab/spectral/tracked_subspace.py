@@ -9,6 +9,7 @@ from torch import Tensor
 from driftlab.spectral.update import WINDOW, Update, Window
 
 _STEPS = 8
+_SLOWER = 4.0
 _FLOOR = 3.5e-7  # relative rounding of float32 products in an angle, thirty times that near 90°
 _CONTRAST = 1e-7
 _SAFETY = 2.6
@@ -24,10 +25,13 @@ class Subspace:
         Spanning columns, for a small update close to the first k unit vectors.
     missing : Tensor of shape (m, k), float32
         Estimate of what further steps would add to L; infinite or NaN where they do not converge.
+    tail : float
+        ``missing`` in units of the last step.
     """
 
     L: Tensor
     missing: Tensor
+    tail: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class _Cut:
 
     T: Tensor
     missing: Tensor
+    tail: float
     Q: Tensor
     start: int
     stop: int
@@ -58,7 +63,7 @@ def subspace(update: Update, k: int, tolerance: float) -> Subspace:
     cut = _cut(update, k, tolerance)
     eye = torch.eye(k, dtype=cut.T.dtype, device=cut.T.device)
     L = cut.turn_back(torch.cat([eye, cut.T]))
-    return Subspace(L, cut.turn_back(torch.cat([torch.zeros_like(eye), cut.missing])))
+    return Subspace(L, cut.turn_back(torch.cat([torch.zeros_like(eye), cut.missing])), cut.tail)
 
 
 def bottom_values(update: Update, count: int, tolerance: float) -> Tensor:
@@ -113,20 +118,23 @@ def _cut(update: Update, k: int, tolerance: float) -> _Cut:
     source = G[k:, :k]
     T = source / gap
     T[: stop - k, start:] = 0  # folding has dealt with these already
-    steps: list[float] = []
+    steps = [float(torch.linalg.vector_norm(T))]
     for _ in range(_STEPS):
         after = (source + G[k:, k:] @ T - T @ G[:k, :k] - T @ (G[:k, k:] @ T)) / gap
         step, T = after - T, after
         steps.append(float(torch.linalg.vector_norm(step)))
-        tail = _tail(steps)
+        tail = _tail(steps[-1], steps[-2])
         if tail * steps[-1] <= 0.03 * tolerance * float(torch.linalg.vector_norm(T)):
             break
-    return _Cut(T, tail * step, Q, start, stop)
+    return _Cut(T, tail * step, tail, Q, start, stop)
 
 
-def _tail(steps: list[float]) -> float:
-    """Return the sum of all later steps in units of the last one, were they to shrink at its rate."""
-    rate = steps[-1] / steps[-2] if len(steps) > 1 and steps[-2] > 0 else 0.5
+def _tail(last: float, before: float) -> float:
+    """Return the sum of all later steps in units of the last one, were they to shrink at four times its rate.
+
+    The first steps are mostly of parts that converge fast; what is left of them shrinks more slowly.
+    """
+    rate = _SLOWER * last / before if before > 0 else 0.5
     return rate / (1 - rate) if rate < 0.9 else math.inf
 
 
@@ -160,7 +168,7 @@ def near_angles(update: Update, space: Subspace) -> Angles:
     k = space.L.shape[1]
     L = space.L
     below = (L[k:].mT @ L[k:]).double()
-    return _angles(update, below, (L[:k].mT @ L[:k]).double() + below, space.missing)
+    return _angles(update, below, (L[:k].mT @ L[:k]).double() + below, space.missing, space.tail)
 
 
 def far_angles(update: Update, space: Subspace) -> Angles:
@@ -168,7 +176,8 @@ def far_angles(update: Update, space: Subspace) -> Angles:
     k = space.L.shape[1]
     inside, outside = _image(update, space.L)
     below = (inside[k:].mT @ inside[k:]).double() + outside
-    return _angles(update, below, (inside[:k].mT @ inside[:k]).double() + below, update.s[:, None] * space.missing)
+    missing = update.s[:, None] * space.missing
+    return _angles(update, below, (inside[:k].mT @ inside[:k]).double() + below, missing, space.tail)
 
 
 def _image(update: Update, L: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,11 +193,12 @@ def _image(update: Update, L: Tensor) -> tuple[Tensor, Tensor]:
     return inside, (L.mT @ image - turned.mT @ turned).double()
 
 
-def _angles(update: Update, below: Tensor, gram: Tensor, missing: Tensor) -> Angles:
+def _angles(update: Update, below: Tensor, gram: Tensor, missing: Tensor, tail: float) -> Angles:
     """Solve ``below`` x = sin² ``gram`` x, and estimate the errors from what the vectors' columns are missing.
 
-    The largest angle's direction may be the slowest to converge: 2.6 times the norm. For the median's, what is
-    missing has no preferred direction: 1.5 standard deviations of a random one.
+    The largest angle's direction may be the slowest to converge: its own last step, over its sine, tells how fast it
+    does, and 2.6 times the norm is taken. For the median's, what is missing has no preferred direction: 1.5 standard
+    deviations of a random one.
     """
     lower = torch.linalg.cholesky(gram)
     half = torch.linalg.solve_triangular(lower, below, upper=False)
@@ -197,6 +207,9 @@ def _angles(update: Update, below: Tensor, gram: Tensor, missing: Tensor) -> Ang
     at = [len(sines) - 1, (len(sines) - 1) // 2]
     weights = torch.linalg.solve_triangular(lower.mT, vectors[:, at], upper=True)
     moved = torch.linalg.vector_norm(missing @ weights.float(), dim=0).double()
+    if tail:
+        step = float(moved[0]) / tail
+        moved[0] = max(float(moved[0]), step * _tail(step, float(sines[-1])))
     rounding = 1.5e-8 * sines[-1] ** 2 / sines[at[1]].clamp(min=1e-300)
     floor = _FLOOR + _CONTRAST * update.contrast
     largest = float(_SAFETY * moved[0] + floor * (1 + 30 * sines[-1]) * sines[-1])

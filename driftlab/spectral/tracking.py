@@ -123,8 +123,8 @@ def _mask(basis: Basis, update: Update, values: Values, errors: Values) -> None:
         errors["mask_overlap"] = math.inf
         return
     Z = torch.linalg.solve_triangular(lower, space.L.mT, upper=False)
-    truncated = (frame.U @ Z.mT) @ torch.addmm(Z @ update.X, Z * update.s, frame.V.mT)
-    magnitude = (truncated.mT.contiguous() if frame.tall else truncated).abs_()
+    near, far = frame.U @ Z.mT, torch.addmm(Z @ update.X, Z * update.s, frame.V.mT)
+    magnitude = (far.mT @ near.mT if frame.tall else near @ far).abs_()
     count = mask_size(basis.plan.mask_fraction, magnitude.numel())
     mask, threshold = largest_of(magnitude, count)
     values["mask_overlap"] = iou(basis.mask, mask)

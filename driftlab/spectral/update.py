@@ -21,6 +21,8 @@ from torch import Tensor
 from driftlab.spectral.decomposition import Decomposition
 
 WINDOW = 64
+_ROWS = 96  # of a symmetric product computed at once
+_CLOSED = 1e-18  # stands for a gap of 0 between levels near 1; its square is not 0 in float32
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,11 @@ class Update:
         update that mostly rescales the base.
         """
         m = len(self.s)
-        off = float(self.E.double().square().sum() - self.E.diagonal().double().square().sum())
+        whole = float(torch.linalg.vector_norm(self.E, dtype=torch.float64)) ** 2
+        off = whole - float(torch.linalg.vector_norm(self.E.diagonal(), dtype=torch.float64)) ** 2
         rms = math.sqrt(max(off, 0.0) / max(1, m * (m - 1)))
-        return float(self.E.abs().max()) / rms if rms else math.inf
+        low, high = torch.aminmax(self.E)
+        return max(-float(low), float(high)) / rms if rms else math.inf
 
     @cached_property
     def norm(self) -> float:
@@ -135,7 +139,7 @@ class Update:
     def mixed(self) -> Tensor:
         """Mixing of every level with every other by the first-order part, float32; antisymmetric."""
         narrow = self.level.float()
-        return mixing(self.first, narrow[:, None] - narrow)
+        return mixing(self.first, narrow[:, None], narrow)
 
     @cached_property
     def level(self) -> Tensor:
@@ -145,33 +149,30 @@ class Update:
 
 
 def gram(X: Tensor) -> Tensor:
-    """Return XXᵀ, three quarters of it computed and the rest mirrored."""
+    """Return XXᵀ: the lower triangle of blocks is computed and mirrored."""
     m = X.shape[0]
-    half = m // 2
-    if half < 128:
-        return X @ X.mT
     out = X.new_empty(m, m)
-    upper, lower = X[:half], X[half:]
-    torch.mm(upper, upper.mT, out=out[:half, :half])
-    torch.mm(lower, X.mT, out=out[half:])
-    out[:half, half:] = out[half:, :half].mT
+    for start in range(0, m, _ROWS):
+        rows = slice(start, min(start + _ROWS, m))
+        torch.mm(X[rows], X[: rows.stop].mT, out=out[rows, : rows.stop])
+        out[:start, rows] = out[rows, :start].mT
     return out
 
 
-def mixing(H: Tensor, gap: Tensor) -> Tensor:
-    r"""Tangent of the rotation that solves each 2 × 2 problem with off-diagonal H and diagonal difference ``gap``.
+def mixing(H: Tensor, upper: Tensor, lower: Tensor) -> Tensor:
+    r"""Tangent of the rotation that solves each 2 × 2 problem with off-diagonal H and diagonal ``upper``, ``lower``.
 
-    :math:`H/(g/2+\mathrm{sign}(g)\sqrt{g^2/4+H^2})`: H/g for wide gaps, ±1 for closed ones, 0 where H = 0.
+    :math:`H/(g/2+\mathrm{sign}(g)\sqrt{g^2/4+H^2})` with g = upper - lower: H/g for wide gaps, ±1 for closed ones,
+    0 where H = 0.
 
     Examples
     --------
-    >>> mixing(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 0.0]))
+    >>> mixing(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0]), torch.tensor([1.0, 1.0]))
     tensor([1., 0.])
     """
-    half = 0.5 * gap
-    root = torch.addcmul(half * half, H, H).sqrt_()
+    half = (0.5 * upper - 0.5 * lower).add_(_CLOSED)
+    root = (half * half).addcmul_(H, H).sqrt_()
     root.copysign_(half).add_(half)
-    root[root == 0] = 1.0
     return torch.div(H, root, out=root)
 
 

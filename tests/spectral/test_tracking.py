@@ -193,7 +193,7 @@ def test_windows_cover_every_row_once():
 
 def test_mixing_solves_two_by_two_problems():
     for a, b, h in ((3.0, 1.0, 0.5), (1.0, 3.0, 0.5), (1.0, 1.0, 0.5), (2.0, 1.0, -4.0), (2.0, 1.0, 0.0)):
-        t = float(mixing(torch.tensor([h], dtype=torch.float64), torch.tensor([a - b], dtype=torch.float64)))
+        t = float(mixing(*(torch.tensor([x], dtype=torch.float64) for x in (h, a, b))))
         shifted = a + t * h
         values = torch.linalg.eigvalsh(torch.tensor([[a, h], [h, b]], dtype=torch.float64))
         assert min(abs(float(v) - shifted) for v in values) < 1e-12
