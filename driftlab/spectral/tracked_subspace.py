@@ -9,7 +9,7 @@ from torch import Tensor
 from driftlab.spectral.update import WINDOW, Update, Window
 
 _STEPS = 8
-_SLOWER = 4.0
+_SLOWER = 10.0
 _FLOOR = 3.5e-7  # relative rounding of float32 products in an angle, thirty times that near 90°
 _CONTRAST = 1e-7
 _SAFETY = 2.6
@@ -130,9 +130,10 @@ def _cut(update: Update, k: int, tolerance: float) -> _Cut:
 
 
 def _tail(last: float, before: float) -> float:
-    """Return the sum of all later steps in units of the last one, were they to shrink at four times its rate.
+    """Return the sum of all later steps in units of the last one, were they to shrink at ten times its rate.
 
-    The first steps are mostly of parts that converge fast; what is left of them shrinks more slowly.
+    The first step is mostly of levels far from the cut. What it changes moves those beside the cut in the next one:
+    on real weights that shrinks up to nine times less.
     """
     rate = _SLOWER * last / before if before > 0 else 0.5
     return rate / (1 - rate) if rate < 0.9 else math.inf
@@ -214,5 +215,5 @@ def _angles(update: Update, below: Tensor, gram: Tensor, missing: Tensor, tail: 
     floor = _FLOOR + _CONTRAST * update.contrast
     largest = float(_SAFETY * moved[0] + floor * (1 + 30 * sines[-1]) * sines[-1])
     spread = 1.5 / math.sqrt(max(1, len(missing) - len(sines)))
-    median = float(spread * moved[1] + 1.5 * floor * sines[at[1]] + rounding)
+    median = float(spread * moved[1] + 1.25 * (floor + _CONTRAST * update.contrast) * sines[at[1]] + rounding)
     return Angles(sines, largest, median)
