@@ -9,7 +9,7 @@ from torch import Tensor
 from driftlab.spectral.update import WINDOW, Update, Window
 
 _STEPS = 8
-_SLOWER = 10.0
+_SLOWER = 12.0
 _FLOOR = 3.5e-7  # relative rounding of float32 products in an angle, thirty times that near 90°
 _CONTRAST = 1e-7
 _SAFETY = 2.6
@@ -130,7 +130,7 @@ def _cut(update: Update, k: int, tolerance: float) -> _Cut:
 
 
 def _tail(last: float, before: float) -> float:
-    """Return the sum of all later steps in units of the last one, were they to shrink at ten times its rate.
+    """Return the sum of all later steps in units of the last one, were they to shrink at twelve times its rate.
 
     The first step is mostly of levels far from the cut. What it changes moves those beside the cut in the next one:
     on real weights that shrinks up to nine times less.
