@@ -46,7 +46,7 @@ def ask(url: str, work: Callable[[Any, str], T]) -> T:
         except CheckpointError:
             raise
         except Exception as error:  # every client raises its own errors, those of its transport, and the system's
-            cause = _cause(error)
+            cause = _cause(error) if is_web(url) else error
             if wait is None or _is_final(cause):
                 raise _explained(url, cause) from None
         time.sleep(wait)
@@ -54,7 +54,7 @@ def ask(url: str, work: Callable[[Any, str], T]) -> T:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return what stands behind an error: the web client calls everything a missing file."""
+    """Return what stands behind an error of the web client, which calls every failure a missing file."""
     while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     return error

@@ -134,7 +134,7 @@ class RemotePath:
     def _beside(self) -> Listing | None:
         """Return what lies beside it, itself included, if a folder above was listed before; else None."""
         above = self.parent
-        if above.url in _listings:
+        if above != self and above.url in _listings:
             return _listings[above.url]
         if not any(folder.url in _listings for folder in above.parents):
             return None
