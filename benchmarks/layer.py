@@ -82,11 +82,11 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
-def works(paths: list[str]) -> dict[str, Work]:
-    """Return what each tensor will take, calibrated now, with one thread."""
+def works(paths: list[str]) -> tuple[dict[str, Work], float]:
+    """Return what each tensor will take one thread that has a core for itself, and how crowded the machine is now."""
     tracks = CheckpointSequence.open(paths[1:], paths[0]).tracks()
-    rates, speed = calibrate(torch.device("cpu"), 1), read_rate(tracks)
-    return {track.name: work_of(track, Plan(), rates, speed) for track in tracks}
+    (rates, crowding), speed = calibrate(torch.device("cpu"), 1), read_rate(tracks)
+    return {track.name: work_of(track, Plan(), rates, speed) for track in tracks}, crowding
 
 
 def scan_here(paths: list[str], tiny: list[str], out: str, prefetch: float, io: str) -> dict[str, Any]:
@@ -114,8 +114,9 @@ def scan_here(paths: list[str], tiny: list[str], out: str, prefetch: float, io: 
         if name and name != "resumed"
     }
     found = {"seconds": ends[-1][1] - ends[0][1], "cpu_seconds": ends[-1][2] - ends[0][2], "used_mb": used}
-    after = sum(work.seconds for work in works(paths).values())
-    return found | {"foretold_after": after, "methods": table["method"].value_counts().to_dict(), "units": units}
+    after, crowding = works(paths)
+    found |= {"foretold_cpu_after": sum(work.seconds for work in after.values()), "crowding_after": crowding}
+    return found | {"methods": table["method"].value_counts().to_dict(), "units": units}
 
 
 def main() -> None:
@@ -137,7 +138,7 @@ def main() -> None:
         arguments = json.dumps([paths, tiny, f"{folder}/out", options.prefetch, options.io])
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         load = os.getloadavg()
-        foretold = works(paths)
+        foretold, crowding = works(paths)
         run = subprocess.run(
             [sys.executable, __file__, "--here", arguments],
             check=True,
@@ -147,13 +148,16 @@ def main() -> None:
         )
     found = json.loads(run.stdout)
     for name, took in found.pop("units").items():
-        line = {"foretold": foretold[name].seconds, **took, "foretold_mb": foretold[name].memory / MB}
+        line = {"foretold_cpu": foretold[name].seconds, **took, "foretold_mb": foretold[name].memory / MB}
         print(f"{name} {sizes[name]}: {json.dumps({key: round(value, 2) for key, value in line.items()})}")
     total = sum(work.seconds for work in foretold.values())
     found |= {
-        "foretold": total,
+        "foretold": total * crowding,
+        "foretold_cpu": total,
+        "crowding": crowding,
         "allowed_mb": allowed(sizes, options.prefetch),
-        "foretold / seconds": total / found["seconds"],
+        "foretold / seconds": total * crowding / found["seconds"],
+        "foretold / seconds, CPU": total / found["cpu_seconds"],
         "load_before": load[0],
         "load_after": os.getloadavg()[1],
     }
