@@ -50,9 +50,7 @@ def test_unknown_name(machine, name):
 @pytest.mark.parametrize("name", ["cuda:0,cuda:1", "cuda,cpu", "0,1"])
 def test_several_devices_are_not_one(machine, name):
     machine(cuda=2)
-    with pytest.raises(
-        UsageError, match=r"expected one device, found several. Give cuda; svd --workers N takes one GPU"
-    ):
+    with pytest.raises(UsageError, match=r"expected one device, found several. Give cuda; svd --workers N"):
         resolve_device(name)
 
 

@@ -99,7 +99,10 @@ class RemotePath:
             if not self._listing().names:
                 raise
             return True
-        return seen.is_dir if seen is not None else bool(self._listing().names)
+        if seen is not None and not seen.is_dir:
+            return False
+        names = self._listing().names  # what is below is answered from it
+        return seen is not None or bool(names)
 
     def is_file(self) -> bool:
         """Whether there is a file."""

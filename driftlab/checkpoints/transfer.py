@@ -90,7 +90,7 @@ def listing(url: str) -> Listing:
     """
     base, refused = url.rstrip("/"), None
     try:
-        listed = ask(url, lambda fs, path: fs.ls(path, detail=True))
+        listed = ask(url, lambda fs, path: fs.ls(f"{path}/" if is_web(base) else path, detail=True))
     except FileNotFoundError:
         listed = []
     except RefusedError as error:

@@ -172,7 +172,7 @@ def _open_folder(path: AnyPath, base: Weights | None) -> Weights:
 
 def _finish(stored: Stored, homes: list[AnyPath], names: list[str] | None = None) -> Weights:
     """Undo quantisation and layout, and list what was left out."""
-    config = next((found for home in homes if (found := read_object(home / "config.json"))), {})
+    config = next((found for home in dict.fromkeys(homes) if (found := read_object(home / "config.json"))), {})
     ignored = list(ignored_files(names, set(stored.used), stored.why)) if names else []
     notes = list(stored.notes)
     if any(name.startswith("adapter_model.") for name in names or []):
