@@ -90,7 +90,7 @@ def listing(url: str) -> Listing:
     """
     base, refused = url.rstrip("/"), None
     try:
-        listed = ask(url, lambda fs, path: fs.ls(f"{path}/" if is_web(base) else path, detail=True))
+        listed = ask(url, _ls)
     except FileNotFoundError:
         listed = []
     except RefusedError as error:
@@ -149,12 +149,17 @@ def _info(fs: Any, path: str) -> dict[str, Any]:
     return dict(fs.info(path))
 
 
+def _ls(fs: Any, path: str) -> list[dict[str, Any]]:
+    fs.invalidate_cache(path)
+    return list(fs.ls(f"{path}/" if is_web(path) else path, detail=True))
+
+
 def _range(fs: Any, path: str, *, start: int, view: memoryview) -> int:
     stop = start + len(view)
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
     if protocols & {"http", "https", "hf"}:  # their open files ask for exact ranges; http's also says if it gets none
-        known = {} if "hf" in protocols else {"size": stop}  # spares the question for the size
-        with fs.open(path, "rb", cache_type="none", **known) as handle:
+        web = {"size": stop, "headers": {"Accept-Encoding": "identity"}}  # spares a question, and has bytes as they are
+        with fs.open(path, "rb", cache_type="none", **(web if is_web(path) else {})) as handle:
             handle.seek(start)
             raw = handle.read(len(view))
     else:

@@ -3,6 +3,7 @@
 import json
 import pickle
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 import pytest
@@ -23,6 +24,7 @@ from driftlab.scan import TABLES, describe, scan
 from driftlab.spectral import Plan
 
 fsspec = pytest.importorskip("fsspec")
+pytest.importorskip("fsspec.implementations.memory")
 Q = "model.layers.0.self_attn.q_proj.weight"
 
 
@@ -242,6 +244,56 @@ def test_listings_are_made_anew_for_every_look(make, store):
     assert len(find_runs([store(make.root / "r", "r")])[0].checkpoints) == 1
     make.run("r", {"math@1": 1, "math@2": 2})
     assert len(find_runs([store(make.root / "r", "r")])[0].checkpoints) == 2
+
+
+class Remembering(fsspec.implementations.memory.MemoryFileSystem):
+    """A store whose client keeps listings and infos, as those of S3 and GCS do, until it is told to forget them."""
+
+    protocol = "remembering"
+    kept: ClassVar[dict] = {}
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.replace("remembering://", "memory://"))
+
+    def invalidate_cache(self, path=None):
+        for key in [key for key in self.kept if path is None or key[1].startswith(path) or path.startswith(key[1])]:
+            del self.kept[key]
+
+    def ls(self, path, detail=True, **kwargs):
+        key = ("ls", path)
+        if key not in self.kept:
+            self.kept[key] = super().ls(path, detail, **kwargs)
+        return self.kept[key]
+
+    def info(self, path, **kwargs):
+        key = ("info", path)
+        if key not in self.kept:
+            self.kept[key] = super().info(path, **kwargs)
+        return self.kept[key]
+
+
+def test_what_a_client_remembers_is_not_believed(make, store):
+    fsspec.register_implementation("remembering", Remembering, clobber=True)
+    make.run("r", {"math@1": 1})
+    store(make.root / "r", "r")
+    url = "remembering://r"
+    info = open_weights(find_runs([url])[0].checkpoints[0].path).tensors[Q]
+    make.run("r", {"math@1": 1, "math@2": 2})
+    make.folder("r/checkpoints/000001-math@1", 7)
+    store(make.root / "r", "r")
+    assert {c.label for c in find_runs([url])[0].checkpoints} == {"math@1", "math@2"}
+    with pytest.raises(CheckpointError, match="the file changed while it was measured"):
+        info.read()
+
+
+def test_a_file_whose_size_is_not_told(make, store, monkeypatch):
+    from driftlab.checkpoints import remote
+    from driftlab.checkpoints.transfer import Entry
+
+    monkeypatch.setattr(remote, "look", lambda url: Entry(False))
+    with pytest.raises(CheckpointError, match=r"memory://m.safetensors: expected a file of known size, found one"):
+        open_weights(RemotePath("memory://m.safetensors"))
 
 
 # -- files that change --------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """A web server of a folder in a thread, with the habits and faults of real ones, and a record of what it sent."""
 
 import email.utils
+import gzip
 import hashlib
 import html
 import re
@@ -19,6 +20,7 @@ class Server:
     tells: str = "ETag"  # or Last-Modified, or nothing
     failing: int = 0  # answers of 503 to come
     cut: int = 0  # bodies to come that end in their middle
+    gzips: bool = False  # sends whole files compressed to whom that is welcome
     short: bool = False  # sends half of each range, and says so
     refuses: tuple[str, ...] = ()  # ends of paths that are forbidden
     requests: list[tuple[str, str, int]] = field(default_factory=list)  # method, path, bytes of the body sent
@@ -93,6 +95,8 @@ class Server:
                     headers["ETag"] = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
                 elif server.tells:
                     headers["Last_Modified"] = email.utils.formatdate(place.stat().st_mtime, usegmt=True)
+                if server.gzips and "gzip" in self.headers.get("Accept-Encoding", ""):
+                    return self.reply(200, gzip.compress(body), Content_Encoding="gzip", **headers)
                 match = re.match(r"bytes=(\d+)-(\d+)$", self.headers.get("Range", ""))
                 if match is None or not server.ranges:
                     return self.reply(200, body, **headers)
