@@ -4,7 +4,8 @@
     python benchmarks/layer.py --shrink 1 --wide 12288 --checkpoints 3          # a true-size layer of Qwen3 8B
 
 Memory may be basis + two matrices + the read-ahead budget + 300 MB above an interpreter that has scanned a tiny
-sequence; the time is foretold by the forecast of --dry-run, made just before the scan and once more just after it.
+sequence, where a basis is the matrix as stored and in float64, its vectors in both precisions, and its masks; the time
+is foretold by the forecast of --dry-run, made just before the scan and once more just after it.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from safetensors.torch import save_file
 
 from driftlab.checkpoints import CheckpointSequence
 from driftlab.planning.calibration import calibrate
+from driftlab.planning.costs import Shape
 from driftlab.planning.forecast import Work, read_rate, work_of
 from driftlab.results import ResultsDir
 from driftlab.scan import scan
@@ -70,10 +72,9 @@ def write(folder: Path, sizes: dict[str, tuple[int, int]], checkpoints: int) -> 
 
 
 def allowed(sizes: dict[str, tuple[int, int]], prefetch: float) -> float:
-    """Return megabytes: the largest basis, two of its matrices, the budget, the slack."""
-    entries = {shape: shape[0] * shape[1] for shape in sizes.values()}
-    vectors = {shape: min(shape) * sum(shape) for shape in entries}
-    return max(8 * (3 * entries[s] + vectors[s]) for s in entries) / MB + 1000 * prefetch + SLACK
+    """Return megabytes: the largest basis as it is held, two of its matrices in float64, the budget, the slack."""
+    found = [Shape.of(*size, Plan()) for size in sizes.values()]
+    return max(shape.basis_bytes + 2 * 8 * shape.entries for shape in found) / MB + 1000 * prefetch + SLACK
 
 
 def peak() -> float:

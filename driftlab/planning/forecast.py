@@ -12,12 +12,12 @@ from driftlab.checkpoints.reading import to_read
 from driftlab.checkpoints.tracks import Track
 from driftlab.errors import CheckpointError
 from driftlab.planning.calibration import calibrate
-from driftlab.planning.costs import Shape, cost, measured_shape
+from driftlab.planning.costs import Shape, cost, is_tracked, measured_shape
 from driftlab.planning.overheads import lines
 from driftlab.planning.rates import Rates
 from driftlab.spectral.measures import Plan
 
-_WORKING = 6  # float64 copies of a matrix that one checkpoint's measures hold at once
+_TRACKED, _EXACT = 2, 10  # float64 copies of a matrix that an update's measures hold at once, as peaks of scans show
 _SAMPLE = 256 << 20
 
 
@@ -33,8 +33,8 @@ class Work:
     operations : float
     seconds, seconds_exact : float
         If every update can be tracked whose shape allows it, and if none can.
-    memory : int
-        Bytes beyond the interpreter and its libraries.
+    memory, memory_exact : int
+        Bytes beyond the interpreter and its libraries, in the same two cases.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Work:
     seconds: float
     seconds_exact: float
     memory: int
+    memory_exact: int
 
 
 def work_of(track: Track, plan: Plan, rates: Rates, bytes_per_second: float) -> Work:
@@ -56,7 +57,7 @@ def work_of(track: Track, plan: Plan, rates: Rates, bytes_per_second: float) -> 
         entries = sum(info.numel for info in infos)
         seconds = beside + max(reading, entries * rates.skim_entry)
         largest = max((info.nbytes for info in infos), default=0)
-        return Work(track.name, nbytes, cost(track, plan), seconds, seconds, 2 * largest)
+        return Work(track.name, nbytes, cost(track, plan), seconds, seconds, 2 * largest, 2 * largest)
     base = rates.base(shape)
     tracked = base + count * rates.checkpoint(shape, plan)
     exact = base + count * rates.checkpoint_if_exact(shape, plan)
@@ -66,12 +67,13 @@ def work_of(track: Track, plan: Plan, rates: Rates, bytes_per_second: float) -> 
         cost(track, plan),
         beside + max(reading, tracked),
         beside + max(reading, exact),
-        _memory(shape, infos[0].nbytes),
+        _memory(shape, infos[0].nbytes, _TRACKED if is_tracked(shape, plan) else _EXACT),
+        _memory(shape, infos[0].nbytes, _EXACT),
     )
 
 
-def _memory(shape: Shape, stored: int) -> int:
-    return shape.basis_bytes + _WORKING * 8 * shape.entries + 2 * stored
+def _memory(shape: Shape, stored: int, copies: int) -> int:
+    return shape.basis_bytes + copies * 8 * shape.entries + 2 * stored
 
 
 def makespan(seconds: Sequence[float], workers: int) -> float:
@@ -109,11 +111,13 @@ def forecast(works: Sequence[Work], workers: int, summary: float = 0.0) -> pd.Da
     """Return one line for one worker and one for ``workers``, as ``driftlab svd --dry-run`` prints them.
 
     Columns: ``workers``, ``units``, ``gigabytes`` to read, ``teraflop``, ``seconds`` and ``seconds_if_exact``,
-    ``gigabytes_memory`` of all workers together (each holds another of the heaviest tensors). ``summary`` is what the
+    ``gigabytes_memory`` and ``gigabytes_memory_if_exact`` of all workers together (each holds another of the heaviest
+    tensors). ``summary`` is what the
     driver takes when all units are done.
     """
     ordered = sorted(works, key=lambda work: -work.operations)
     memory = sorted((work.memory for work in works), reverse=True)
+    memory_exact = sorted((work.memory_exact for work in works), reverse=True)
     rows = []
     for count in sorted({1, workers}):
         rows.append(
@@ -125,6 +129,7 @@ def forecast(works: Sequence[Work], workers: int, summary: float = 0.0) -> pd.Da
                 "seconds": summary + makespan([work.seconds for work in ordered], count),
                 "seconds_if_exact": summary + makespan([work.seconds_exact for work in ordered], count),
                 "gigabytes_memory": sum(memory[:count]) / 1e9,
+                "gigabytes_memory_if_exact": sum(memory_exact[:count]) / 1e9,
             }
         )
     return pd.DataFrame(rows)

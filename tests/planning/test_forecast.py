@@ -79,11 +79,19 @@ def test_several_workers_never_beat_the_ideal_and_keep_within_grahams_bound():
 
 
 def test_the_table_for_one_worker_and_for_several():
-    works = [Work("a", 10, 4e12, 4.0, 8.0, 100), Work("b", 20, 3e12, 3.0, 6.0, 300), Work("c", 5, 3e12, 3.0, 6.0, 200)]
+    works = [
+        Work(*row)
+        for row in (
+            ("a", 10, 4e12, 4.0, 8.0, 100, 900),
+            ("b", 20, 3e12, 3.0, 6.0, 300, 700),
+            ("c", 5, 3e12, 3.0, 6.0, 200, 800),
+        )
+    ]
     table = forecast(works, 2).set_index("workers")
     assert list(table["seconds"]) == [10.0, 6.0]
     assert list(table["seconds_if_exact"]) == [20.0, 12.0]
     assert list(table["gigabytes_memory"] * 1e9) == pytest.approx([300, 500])
+    assert list(table["gigabytes_memory_if_exact"] * 1e9) == pytest.approx([900, 1700])
     assert list(table["gigabytes"] * 1e9) == pytest.approx([35, 35])
     assert list(table["teraflop"]) == [10.0, 10.0]
     assert list(forecast(works, 1)["workers"]) == [1]
@@ -121,6 +129,16 @@ def test_a_unit_its_rows_and_what_is_skimmed_by_hand(make):
     norm, matrix = (work_of(found[name], plan, rates, math.inf) for name in ("model.norm.weight", Q))
     assert norm.seconds == norm.seconds_exact == 100 + 2 * 10 + 3 * 12 * 2.0
     assert matrix.seconds == matrix.seconds_exact == 100 + 2 * 10
+
+
+def test_the_memory_of_a_matrix_by_hand(make):
+    big = {Q: torch.zeros(200, 300, dtype=torch.bfloat16)}
+    make.folder("base", tensors=big), make.folder("checkpoint-1", tensors=big)
+    (track,) = CheckpointSequence.open([str(make.root / "checkpoint-1")], make.root / "base").tracks()
+    work = work_of(track, Plan(), UNIT, math.inf)
+    basis = (8 + 4 + 2) * 60_000 + (8 + 4) * 200 * (200 + 300)
+    assert (work.memory, work.memory_exact) == (basis + 2 * 480_000 + 240_000, basis + 10 * 480_000 + 240_000)
+    assert work_of(track, Plan(method="exact"), UNIT, math.inf).memory == work.memory_exact
 
 
 # -- calibration --------------------------------------------------------------------------------------------------
