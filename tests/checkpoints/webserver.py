@@ -2,7 +2,6 @@
 
 import email.utils
 import gzip
-import hashlib
 import html
 import re
 import threading
@@ -47,11 +46,11 @@ class Server:
             def do_GET(self) -> None:
                 self.answer()
 
-            def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
+            def reply(self, status: int, body: bytes = b"", size: int | None = None, **headers: str) -> None:
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name.replace("_", "-"), value)
-                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Length", str(len(body) if size is None else size))
                 self.end_headers()
                 whole, with_body = len(body), self.command == "GET"
                 with lock:
@@ -90,21 +89,24 @@ class Server:
                 return self.reply(200, page.encode(), Content_Type="text/html; charset=utf-8")
 
             def file(self, place: Path) -> None:
-                body, headers = place.read_bytes(), {"Content_Type": "application/octet-stream"}
+                status, headers = place.stat(), {"Content_Type": "application/octet-stream"}
                 if server.tells == "ETag":
-                    headers["ETag"] = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+                    headers["ETag"] = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'  # as nginx makes it
                 elif server.tells:
-                    headers["Last_Modified"] = email.utils.formatdate(place.stat().st_mtime, usegmt=True)
+                    headers["Last_Modified"] = email.utils.formatdate(status.st_mtime, usegmt=True)
                 if server.gzips and "gzip" in self.headers.get("Accept-Encoding", ""):
-                    return self.reply(200, gzip.compress(body), Content_Encoding="gzip", **headers)
+                    return self.reply(200, gzip.compress(place.read_bytes()), Content_Encoding="gzip", **headers)
                 match = re.match(r"bytes=(\d+)-(\d+)$", self.headers.get("Range", ""))
                 if match is None or not server.ranges:
-                    return self.reply(200, body, **headers)
-                first, last = int(match[1]), min(int(match[2]), len(body) - 1)
+                    body = place.read_bytes() if self.command == "GET" else b""
+                    return self.reply(200, body, size=status.st_size, **headers)
+                first, last = int(match[1]), min(int(match[2]), status.st_size - 1)
                 if server.short:
                     last = first + (last - first) // 2
-                part = body[first : last + 1]
-                return self.reply(206, part, Content_Range=f"bytes {first}-{last}/{len(body)}", **headers)
+                with place.open("rb") as handle:
+                    handle.seek(first)
+                    part = handle.read(last - first + 1)
+                return self.reply(206, part, Content_Range=f"bytes {first}-{last}/{status.st_size}", **headers)
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
