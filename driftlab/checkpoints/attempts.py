@@ -126,7 +126,7 @@ def _no_client(url: str, scheme: str, error: Exception) -> CheckpointError:
     known = known_implementations.get(scheme)
     if known is None or isinstance(error, ValueError):
         return CheckpointError(f"{url}: {scheme}:// cannot be opened ({first_line(error)}).", "Check the address.")
-    client = "aiohttp requests" if is_web(url) else known["class"].partition(".")[0]
+    client = "aiohttp" if is_web(url) else known["class"].partition(".")[0]
     step = "Install what it names." if client == "fsspec" else f"pip install {client}"
     return CheckpointError(
         f"{url}: expected a client for {scheme}:// addresses, found none ({first_line(error)}).", step

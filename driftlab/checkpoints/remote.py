@@ -17,6 +17,7 @@ from driftlab.checkpoints.transfer import FILES, Entry, Listing, fetch, listing,
 from driftlab.errors import CheckpointError, UsageError
 from driftlab.naming import is_remote
 
+_WEB = ("http", "https")
 _listings: dict[str, Listing] = {}
 
 
@@ -194,13 +195,13 @@ def located(text: str | Path) -> AnyPath:
     scheme, rest = scheme.lower(), rest.lstrip("/")
     if scheme in ("file", "local"):
         return Path(f"/{rest}")
-    host = rest.partition("/")[0]
-    if "::" in given:
+    if "::" in given.partition(":/")[0]:
         raise UsageError(f"{given}: expected one address, found a chain of file systems.", "Give the address itself.")
-    if scheme in ("http", "https") and ("?" in rest or "#" in rest or "@" in host):
+    user, at, host = rest.partition("/")[0].rpartition("@")
+    if (at and (":" in user or scheme in _WEB)) or (scheme in _WEB and ("?" in rest or "#" in rest)):
         raise UsageError(
-            f"{scheme}://{host.rpartition('@')[2]}/...: expected a plain address, found one with a query, a fragment "
-            "or a password, which results would keep.",
+            f"{scheme}://{host}/...: expected a plain address, found one with a password, a query or a fragment, which "
+            "results would keep.",
             "Give the store's own address (s3://, az://) and credentials in the environment.",
         )
     return RemotePath(f"{scheme}://{rest}".rstrip("/"))

@@ -91,8 +91,10 @@ def test_a_path_that_is_there_is_no_address(make, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("https://host/m.safetensors?sig=SECRET", "found one with a query"),
-        ("https://me:SECRET@host/m", "or a password"),
+        ("https://host/m.safetensors?sig=SECRET", "a query or a fragment"),
+        ("https://host/m#SECRET", "or a fragment"),
+        ("https://me:SECRET@host/m", "found one with a password"),
+        ("s3://KEY:SECRET@bucket/m", "found one with a password"),
         ("simplecache::s3://b/run", "found a chain of file systems"),
     ],
 )

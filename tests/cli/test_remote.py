@@ -76,7 +76,7 @@ def test_a_dry_run_reads_headers_and_one_tensor(make, server, call):
     ("arguments", "code", "message"),
     [
         (("svd", "{url}/gone", "-o", "out"), 1, "/gone: expected a run folder or checkpoint, found nothing."),
-        (("svd", "{url}/r?key=1", "-o", "out"), 2, "expected a plain address, found one with a query"),
+        (("svd", "{url}/r?key=1", "-o", "out"), 2, "expected a plain address, found one with a password, a query or"),
         (("svd", "{url}/r", "-o", "s3://bucket/out"), 2, "expected a folder on this machine, found an address."),
         (("ls", "s3://bucket/run"), 1, "expected a client for s3:// addresses, found none"),
         (("policy", "{url}/r", "-o", "out"), 2, "expected a model on this machine, which can be run, found an address"),
