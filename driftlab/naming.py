@@ -35,6 +35,7 @@ def distinct(names: Sequence[str], folders: Sequence[Folder | None]) -> list[str
 
     Examples
     --------
+    >>> from pathlib import Path
     >>> distinct(["grpo", "grpo", "sdpo"], [Path("a/seed0"), Path("a/seed1"), Path("a/sdpo")])
     ['grpo (seed0)', 'grpo (seed1)', 'sdpo']
     >>> distinct(["x", "x"], [None, None])
