@@ -104,7 +104,7 @@ def open_weights(path: AnyPath, base: Weights | None = None) -> Weights:
     if not path.is_symlink() and not path.exists():
         raise CheckpointError(
             f"{path}: expected a checkpoint folder or weight file, found nothing.",
-            "Give a path, an address (s3://...), or hf:org/name@revision for a model of the Hugging Face hub.",
+            "Give a local path, or hf:org/name@revision for a model of the Hugging Face hub.",
         )
     if path.suffix in ("", ".safetensors"):  # no suffix: a blob of a download cache
         return _finish(collect(SAFETENSORS, path, [path], notes=one_of(path.name)), [path.parent])
