@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from driftlab.engines import ATTEMPTS
-from driftlab.planning.calibration import Rates
 from driftlab.planning.costs import Shape
+from driftlab.planning.rates import Rates
 from driftlab.spectral import Plan
 
 MODELS = {"8b": (32, 4096, 1024, 14336), "70b": (80, 8192, 1024, 28672)}

@@ -23,7 +23,7 @@ def resolve_device(name: str = "auto") -> torch.device:
     Raises
     ------
     UsageError
-        If the name is unknown or the device is not there.
+        If the name is unknown, several are named, or the device is not there.
 
     Examples
     --------
@@ -32,6 +32,11 @@ def resolve_device(name: str = "auto") -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if "," in name:
+        raise UsageError(
+            f"Device {name!r}: expected one device, found several.",
+            "Give cuda; svd --workers N takes one GPU for each, and CUDA_VISIBLE_DEVICES says which there are.",
+        )
     try:
         device = torch.device(name)
     except RuntimeError:

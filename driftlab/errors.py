@@ -51,3 +51,15 @@ class ShapeError(DriftlabError, ValueError):
 
 class NumericalError(DriftlabError, ArithmeticError):
     """A computation whose self-check failed: its result would be wrong, so none is given."""
+
+
+def first_line(error: BaseException) -> str:
+    r"""Return the first line of an error's text, cut to what fits a sentence.
+
+    Examples
+    --------
+    >>> first_line(ValueError("bad\nworse"))
+    'bad'
+    """
+    lines = str(error).splitlines()
+    return (lines[0] if lines else type(error).__name__)[:120].rstrip(".")

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from driftlab.errors import ResultsError, UsageError
 from driftlab.files import write_parquet, write_text
+from driftlab.naming import is_remote
 
 SCHEMA_VERSION = 1
 _PACKAGES = ("driftlab", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "transformers", "pyarrow")
@@ -84,12 +85,17 @@ class ResultsDir:
         Raises
         ------
         UsageError
-            If both flags are given.
+            If both flags are given, or the path is an address.
         ResultsError
             If the folder is not empty and neither flag is given, if it cannot be made, if the settings of the run to
             resume differ, or if there are tables but no record of the run that made them.
         """
         folder = Path(path)
+        if is_remote(path):
+            raise UsageError(
+                f"Output {path}: expected a folder on this machine, found an address.",
+                "Write results here, and copy the folder when the command is done.",
+            )
         if resume and force:
             raise UsageError("--resume and --force: expected one of them, found both.")
         if folder.exists() and not folder.is_dir():

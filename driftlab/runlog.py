@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from driftlab.errors import DataError, UsageError
-from driftlab.naming import distinct
+from driftlab.naming import distinct, is_remote
 
 SETTINGS = (
     "teacher",
@@ -107,6 +107,11 @@ def read_run(path: str | Path, name: str = "") -> RunLog:
         If there is no ``run.json`` that can be read.
     """
     folder = Path(path)
+    if is_remote(path):
+        raise DataError(
+            f"{path}: expected a run folder on this machine, found an address, from where weights alone are read.",
+            "Copy the run here.",
+        )
     try:
         meta = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         method, config = str(meta["method"]), dict(meta["config"])

@@ -16,7 +16,9 @@ import pyarrow as pa
 import torch
 
 from driftlab.basiscache import GIGABYTE
+from driftlab.checkpoints.remote import RemotePath
 from driftlab.checkpoints.sequence import CheckpointSequence
+from driftlab.checkpoints.signature import signature
 from driftlab.checkpoints.tracks import Checkpoint, Track
 from driftlab.devices import resolve_device
 from driftlab.engines import Engine, Unit, heavy_first
@@ -154,10 +156,15 @@ def describe(sequence: CheckpointSequence, plan: Plan, **options: Any) -> dict[s
 
 
 def _source(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what tells that the files are still the same: where, their headers, when they were last written."""
+    """Return what tells that the files are still the same: where, their headers, when they were last written.
+
+    Remote files have no order in time that could be relied on: all that identifies them is kept.
+    """
+    told = {"path": str(checkpoint.path.resolve()), "header": checkpoint.digest}
+    if checkpoint.weights and isinstance(checkpoint.path, RemotePath):
+        return told | {"files": [list(file) for file in signature(checkpoint.weights)]}
     tensors = checkpoint.weights.tensors.values() if checkpoint.weights else ()
-    written = max((tensor.stamp[1] for tensor in tensors), default=None)
-    return {"path": str(checkpoint.path.resolve()), "header": checkpoint.digest, "written_ns": written}
+    return told | {"written_ns": max((tensor.stamp[1] for tensor in tensors), default=None)}
 
 
 def _finish(results: ResultsDir, tracks: list[Track], sequence: CheckpointSequence) -> Outcome:

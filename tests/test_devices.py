@@ -5,6 +5,7 @@ import torch
 
 from driftlab.devices import exact_math, resolve_device
 from driftlab.errors import UsageError
+from driftlab.units import _own_device
 
 MATMUL = torch.backends.cuda.matmul
 MKLDNN = torch.backends.mkldnn.matmul
@@ -44,6 +45,27 @@ def test_unknown_name(machine, name):
         resolve_device(name)
     assert str(caught.value) == f"Device {name!r} is unknown: expected auto, cpu, cuda, cuda:0 or mps."
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("name", ["cuda:0,cuda:1", "cuda,cpu", "0,1"])
+def test_several_devices_are_not_one(machine, name):
+    machine(cuda=2)
+    with pytest.raises(UsageError, match=r"expected one device, found several. Give cuda; svd --workers N"):
+        resolve_device(name)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "name", "expected"),
+    [
+        (2, "cuda", ["cuda:0", "cuda:1", "cuda:0"]),  # more workers than GPUs: each has its share of workers
+        (1, "cuda", ["cuda:0", "cuda:0", "cuda:0"]),
+        (2, "cuda:1", ["cuda:1", "cuda:1", "cuda:1"]),
+        (2, "cpu", ["cpu", "cpu", "cpu"]),
+    ],
+)
+def test_workers_take_the_gpus_one_by_one(machine, gpus, name, expected):
+    machine(cuda=gpus)
+    assert [str(_own_device(name, worker)) for worker in range(3)] == expected
 
 
 @pytest.mark.parametrize("name", ["meta", "xpu", "hpu:0"])

@@ -25,8 +25,8 @@ Runs = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN...",
-        help="Run folders, globs, checkpoints in order, or hf:org/name@revision. NAME=PATH names a run; paths of "
-        "one NAME are its stages.",
+        help="Run folders, globs, checkpoints in order, addresses (s3://...), or hf:org/name@revision. NAME=PATH "
+        "names a run; paths of one NAME are its stages.",
         show_default=False,
     ),
 ]

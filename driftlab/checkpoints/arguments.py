@@ -17,6 +17,7 @@ from driftlab.checkpoints.layout import (
     is_checkpoint,
 )
 from driftlab.checkpoints.names import natural_key
+from driftlab.checkpoints.remote import AnyPath, RemotePath, forget, located
 from driftlab.checkpoints.stepname import (
     DEFAULT_STAGE,
     Found,
@@ -38,7 +39,8 @@ def find_runs(arguments: list[str]) -> list[FoundRun]:
     ----------
     arguments : list of str
         Each is a run folder, a checkpoint folder or file, a glob of those, or a model of the hub as
-        ``hf:org/name@revision``, with an optional ``NAME=`` before it.
+        ``hf:org/name@revision``, with an optional ``NAME=`` before it. All but the last may be addresses such as
+        ``s3://bucket/run``; what their folders hold is listed anew.
         Paths under one name follow one another as the stages of one run. Bare checkpoints together form one run.
 
     Raises
@@ -48,6 +50,7 @@ def find_runs(arguments: list[str]) -> list[FoundRun]:
     CheckpointError
         If a path is missing or holds no checkpoint, or names do not tell the order.
     """
+    forget()
     if not arguments:
         raise UsageError("No run was given.", "Give run folders, a glob, or checkpoints in order.")
     groups: dict[str, tuple[str, list[FoundRun]]] = {}
@@ -68,29 +71,29 @@ def find_runs(arguments: list[str]) -> list[FoundRun]:
 def _expand(argument: str) -> tuple[str, list[FoundRun]]:
     """Return the name before ``=`` and what the path or glob behind it means."""
     name, equals, rest = argument.partition("=")
-    if not equals or "/" in name or name.startswith("hf:") or _is_there(argument) or glob.glob(argument):
+    if not equals or "/" in name or name.startswith("hf:") or _is_there(Path(argument)) or glob.glob(argument):
         name, rest = "", argument
     if not rest:
         raise UsageError(f"Run {argument!r}: expected NAME=PATH, found no path.")
     if is_hub_name(rest):
         model, found = find_on_hub(rest)
         return name or model, [FoundRun("", tuple(found))]
-    if _is_there(rest):
-        path = Path(rest)
+    path = located(rest)
+    if _is_there(path):
         return name, [find_run(path) or FoundRun("", (describe(path),))]
     if glob.has_magic(rest):
         return name, _glob(rest)
     raise CheckpointError(f"{rest}: expected a run folder or checkpoint, found nothing.", "Check the path.")
 
 
-def _is_there(path: str) -> bool:
-    return Path(path).exists() or Path(path).is_symlink()
+def _is_there(path: AnyPath) -> bool:
+    return path.exists() or path.is_symlink()
 
 
 def _glob(pattern: str) -> list[FoundRun]:
     """Return the runs and checkpoints that a pattern matches; other things it matches are listed as ignored."""
     runs, single, ignored = [], [], []
-    for path in map(Path, sorted(glob.glob(pattern), key=natural_key)):
+    for path in _matches(pattern):
         if path.is_file() and not _is_weight_file(path):
             ignored.append((path.name, "not a weight file"))
         elif is_unfinished(path.name):
@@ -109,7 +112,13 @@ def _glob(pattern: str) -> list[FoundRun]:
     return [*runs, FoundRun("", tuple(_sorted(single, f"Glob {pattern!r}")), None, tuple(ignored))]
 
 
-def _is_weight_file(path: Path) -> bool:
+def _matches(pattern: str) -> list[AnyPath]:
+    path = located(pattern)
+    found = path.glob() if isinstance(path, RemotePath) else map(Path, glob.glob(pattern))
+    return sorted(found, key=lambda each: natural_key(str(each)))
+
+
+def _is_weight_file(path: AnyPath) -> bool:
     """Whether a file that a glob matches is a checkpoint: torch files are if their name is a step's."""
     return path.suffix == ".safetensors" or (is_loose(path.name) and (path.suffix == ".ckpt" or is_step(stem(path))))
 
@@ -127,7 +136,7 @@ def _join(name: str, parts: list[FoundRun]) -> FoundRun:
         return replace(parts[0], name=name or parts[0].name)
     flat = [entry for part in parts for entry in part.checkpoints]
     ignored = [entry for part in parts for entry in part.ignored]
-    distinct: dict[Path, Found] = {}
+    distinct: dict[AnyPath, Found] = {}
     for entry in flat:
         distinct.setdefault(entry.path.resolve(), entry)
     kept = list(distinct.values())
@@ -149,7 +158,7 @@ def _step_by_step(found: list[Found]) -> list[Found]:
     return sorted(staged, key=lambda entry: (groups.index(_group(entry)), _place(entry)))
 
 
-def _group(entry: Found) -> tuple[Path, str]:
+def _group(entry: Found) -> tuple[AnyPath, str]:
     return home(entry.path).parent, entry.stage if entry.position is None else ""
 
 

@@ -4,10 +4,10 @@ Nothing in this module opens a file.
 """
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from driftlab.checkpoints.names import natural_key
+from driftlab.checkpoints.remote import AnyPath
 from driftlab.errors import CheckpointError
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
@@ -71,7 +71,7 @@ _STATE = re.compile(
 _ANY_SAFETENSORS = (".safetensors", ".safetensors.index.json")
 
 
-def file_names(folder: Path) -> list[str]:
+def file_names(folder: AnyPath) -> list[str]:
     """Names of the files in a folder, links included even where their target is gone."""
     try:
         return sorted((entry.name for entry in folder.iterdir() if not entry.is_dir()), key=natural_key)
@@ -101,7 +101,7 @@ def is_read(name: str) -> bool:
     return other is not None and not name.startswith(".") and other[1] in (*LOOSE, *_READ)
 
 
-def holds_weights(folder: Path) -> bool:
+def holds_weights(folder: AnyPath) -> bool:
     """Whether a folder itself holds weight files of any format, readable here or not."""
     return any(
         (name.endswith(_ANY_SAFETENSORS) and not _STATE.match(name)) or other_format(name)
@@ -124,14 +124,14 @@ def ignored_files(names: list[str], used: set[str], why: str) -> Iterator[tuple[
             yield name, f"{other[1]}; not opened"
 
 
-def foremost(path: Path, tried: list[Path]) -> tuple[int, str, str, str] | None:
+def foremost(path: AnyPath, tried: Sequence[AnyPath]) -> tuple[int, str, str, str] | None:
     """Return the most telling weight file in or right under a folder: (place in the list, what, next step, name)."""
     folders = [*tried, *(child for child in _children(path) if child.is_dir() and child not in tried)]
     found = [(*other, name) for folder in folders for name in file_names(folder) if (other := other_format(name))]
     return min(found, key=lambda entry: entry[0], default=None)
 
 
-def not_found(path: Path, tried: list[Path]) -> CheckpointError:
+def not_found(path: AnyPath, tried: Sequence[AnyPath]) -> CheckpointError:
     """Return the error for a folder without readable weights: it says what is there instead."""
     found = foremost(path, tried)
     if found is not None:
@@ -141,14 +141,14 @@ def not_found(path: Path, tried: list[Path]) -> CheckpointError:
     return CheckpointError(f"{path}: expected weights, found {entries}.", "Give a folder that holds a model.")
 
 
-def _children(folder: Path) -> list[Path]:
+def _children(folder: AnyPath) -> list[AnyPath]:
     try:
         return sorted(folder.iterdir())
     except OSError:
         return []
 
 
-def not_a_checkpoint(file: Path) -> CheckpointError:
+def not_a_checkpoint(file: AnyPath) -> CheckpointError:
     """Return the error for a single file that is not read as a checkpoint."""
     other = other_format(file.name)
     if other is not None:

@@ -1,6 +1,7 @@
 """Models of the Hugging Face hub: ``hf:org/name@revision``, fetched into the hub's own cache only when asked for so.
 
-A path on disk is never taken for such a name, and nothing is fetched for one.
+A path on disk is never taken for such a name, and nothing is fetched for one. ``hf://org/name@revision`` is an address
+like any other (:mod:`driftlab.checkpoints.remote`): read by ranges, nothing kept.
 """
 
 import re
@@ -11,8 +12,8 @@ from pathlib import Path
 from driftlab.checkpoints.readers import SAFETENSORS, TORCH
 from driftlab.checkpoints.readers.shards import is_candidate
 from driftlab.checkpoints.stepname import Found, describe
-from driftlab.checkpoints.views import first_line
-from driftlab.errors import CheckpointError, UsageError
+from driftlab.errors import CheckpointError, UsageError, first_line
+from driftlab.naming import is_remote
 
 _NAME = re.compile(r"^hf:(?P<repo>(?:[\w.-]+/)?[\w.-]+)(?:@(?P<revisions>[\w./,-]+))?$")
 _SETTINGS = ["config.json", "adapter_config.json"]
@@ -23,10 +24,10 @@ def is_hub_name(argument: str) -> bool:
 
     Examples
     --------
-    >>> [is_hub_name(text) for text in ("hf:org/name@step1000", "org/name")]
-    [True, False]
+    >>> [is_hub_name(text) for text in ("hf:org/name@step1000", "org/name", "hf://org/name")]
+    [True, False, False]
     """
-    return argument.startswith("hf:") and not Path(argument).exists()
+    return argument.startswith("hf:") and not is_remote(argument) and not Path(argument).exists()
 
 
 def find_on_hub(argument: str) -> tuple[str, list[Found]]:

@@ -1,6 +1,5 @@
 """Folder layouts of trainers: which checkpoints a folder holds, in which order, and what lies beside them."""
 
-import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,9 +8,11 @@ from typing import Any
 from driftlab.checkpoints.disk import read_object
 from driftlab.checkpoints.formats import WEIGHT_SUFFIXES, holds_weights
 from driftlab.checkpoints.names import natural_key
+from driftlab.checkpoints.remote import AnyPath, RemotePath, absolute
 from driftlab.checkpoints.stepname import Found, describe, home, is_holder, is_step, is_unfinished, stem
 from driftlab.checkpoints.weights import has_model, has_safetensors
 from driftlab.errors import CheckpointError
+from driftlab.naming import is_remote
 
 _ZERO_STATE = re.compile(r"^global_step\d+$")
 _COUNTED = re.compile(r"^(\D*)(\d+)")
@@ -31,10 +32,10 @@ class FoundRun:
     base: Found | None = None
     ignored: Ignored = ()
     base_named: str = ""
-    folder: Path | None = None
+    folder: AnyPath | None = None
 
 
-def find_run(path: Path) -> FoundRun | None:
+def find_run(path: AnyPath) -> FoundRun | None:
     """Return the run in folder ``path``, or None where ``path`` is itself one checkpoint.
 
     Raises
@@ -54,7 +55,7 @@ def find_run(path: Path) -> FoundRun | None:
     entries = steps or [child for child in _folders(inner) if holds_weights(child) and not is_unfinished(child.name)]
     if not entries:
         raise _no_checkpoints(path, _folders(inner))
-    top = Path(os.path.abspath(path))
+    top = absolute(path)
     top = top.parent if is_holder(top.name) else top
     meta = read_object(path / "run.json") or read_object(top / "run.json")
     found = in_order([describe(entry) for entry in entries], path, meta)
@@ -65,13 +66,13 @@ def find_run(path: Path) -> FoundRun | None:
     return FoundRun(name or top.name or "run", rest, base, _left(inner, entries), named, top)
 
 
-def holds_steps(path: Path) -> bool:
+def holds_steps(path: AnyPath) -> bool:
     """Whether a folder holds checkpoints that :func:`find_run` would take."""
     inner = _inner(path)
     return bool(_steps(inner)) or any(holds_weights(child) for child in _folders(inner))
 
 
-def is_checkpoint(path: Path) -> bool:
+def is_checkpoint(path: AnyPath) -> bool:
     """Whether a folder is one checkpoint, readable or not, rather than a run."""
     return holds_weights(path) or has_model(path) or (is_step(stem(home(path))) and not _is_run(path))
 
@@ -79,7 +80,7 @@ def is_checkpoint(path: Path) -> bool:
 # -- one folder ---------------------------------------------------------------------------------------------------
 
 
-def _inner(path: Path) -> Path:
+def _inner(path: AnyPath) -> AnyPath:
     """Return where the run's checkpoints lie: prime-rl keeps training states and weights apart."""
     holders = [path / name for name in ("checkpoints", "weights") if (path / name).is_dir()]
     readable = [holder for holder in holders if any(has_model(step) for step in _steps(holder))]
@@ -88,11 +89,11 @@ def _inner(path: Path) -> Path:
     return (readable or [holder for holder in holders if _steps(holder)] or [path])[0]
 
 
-def _folders(folder: Path) -> list[Path]:
+def _folders(folder: AnyPath) -> list[AnyPath]:
     return sorted((child for child in folder.iterdir() if child.is_dir()), key=lambda child: natural_key(child.name))
 
 
-def _steps(folder: Path) -> list[Path]:
+def _steps(folder: AnyPath) -> list[AnyPath]:
     """Return the entries whose names are steps: folders, links to lost folders, and weight files if there are two."""
     named = [child for child in folder.iterdir() if is_step(stem(child)) and not is_unfinished(child.name)]
     folders = [child for child in named if child.is_dir() and not _is_run(child)]
@@ -101,13 +102,13 @@ def _steps(folder: Path) -> list[Path]:
     return folders + lost + (files if len(files) > 1 else [])
 
 
-def _is_run(folder: Path) -> bool:
+def _is_run(folder: AnyPath) -> bool:
     """Whether a folder with the name of a step, a date for instance, holds readable steps of its own instead."""
     inside = [child for child in folder.iterdir() if child.is_dir() and is_step(child.name)]
     return not has_model(folder) and any(has_model(child) for child in inside)
 
 
-def _left(inner: Path, entries: list[Path]) -> Ignored:
+def _left(inner: AnyPath, entries: list[AnyPath]) -> Ignored:
     """List what lies beside the checkpoints and was not taken for one of them."""
     others = [child for child in _folders(inner) if child not in entries]
     half = [(child.name, HALF_WRITTEN) for child in others if is_unfinished(child.name)]
@@ -117,18 +118,23 @@ def _left(inner: Path, entries: list[Path]) -> Ignored:
     return (*half, *((name, "not a step; give it by name to add it") for name in beside))
 
 
-def _base_of(meta: dict[str, Any], folder: Path) -> tuple[Found | None, str]:
-    """Return the base that ``run.json`` names, or its name where nothing lies there."""
+def _base_of(meta: dict[str, Any], folder: AnyPath) -> tuple[Found | None, str]:
+    """Return the base that ``run.json`` names, or its name where nothing lies there.
+
+    An address in a file is not followed, and a remote run's base is looked for beside it only.
+    """
     base = meta.get("base")
     if not isinstance(base, str) or not base:
         return None, ""
-    for candidate in (folder / base, Path(base)):
+    if is_remote(base):
+        return None, base
+    for candidate in [folder / base, *([] if isinstance(folder, RemotePath) else [Path(base)])]:
         if candidate.exists():
             return replace(describe(candidate), label="base", is_base=True), ""
     return None, base
 
 
-def _no_checkpoints(path: Path, folders: list[Path]) -> CheckpointError:
+def _no_checkpoints(path: AnyPath, folders: list[AnyPath]) -> CheckpointError:
     stages = [folder.name for folder in folders if _steps(folder)]
     if stages:
         return CheckpointError(

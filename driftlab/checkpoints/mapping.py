@@ -1,6 +1,7 @@
 """A tensor as a map of its file: no copy of its own, and several workers of one machine share its pages.
 
-A file that shrinks while it is mapped ends the process; reading (the default) gives a sentence instead.
+A file that shrinks while it is mapped ends the process; reading (the default) gives a sentence instead. Remote
+files are read.
 """
 
 import mmap
@@ -9,6 +10,7 @@ import os
 import numpy as np
 import torch
 
+from driftlab.checkpoints.remote import RemotePath
 from driftlab.checkpoints.tensorfile import DTYPES, TensorInfo
 from driftlab.errors import CheckpointError
 
@@ -25,7 +27,7 @@ def map_tensor(info: TensorInfo) -> torch.Tensor:
         As :meth:`driftlab.checkpoints.tensorfile.TensorInfo.read`.
     """
     dtype = DTYPES.get(info.dtype)
-    if dtype is None or not info.nbytes:
+    if dtype is None or not info.nbytes or isinstance(info.file, RemotePath):
         return info.read()
     first = info.start - info.start % mmap.ALLOCATIONGRANULARITY
     try:

@@ -8,12 +8,12 @@ The names ``weight_scale_inv`` and ``weight_scale`` both mean a factor (transfor
 import math
 import re
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from driftlab.checkpoints.remote import AnyPath
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.checkpoints.views import Made, MadeStack, Recipe
 from driftlab.errors import CheckpointError
@@ -35,7 +35,7 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -
 Tensors = dict[str, TensorInfo]
 
 
-def dequantise(path: Path, tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, list[str]]:
+def dequantise(path: AnyPath, tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, list[str]]:
     """Return the tensors with quantised ones in place of weights and scales, and what to say about it.
 
     Raises
@@ -75,7 +75,7 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _refuse_packed(path: Path, tensors: Tensors, settings: dict[str, Any]) -> None:
+def _refuse_packed(path: AnyPath, tensors: Tensors, settings: dict[str, Any]) -> None:
     for name in tensors:
         for pattern, what in _PACKED:
             if re.search(pattern, name):
@@ -87,7 +87,7 @@ def _refuse_packed(path: Path, tensors: Tensors, settings: dict[str, Any]) -> No
         raise _refused(path, next(iter(tensors)), f"compressed-tensors {str(sparsity['format'])[:40]}")
 
 
-def _refused(path: Path, name: str, what: str) -> CheckpointError:
+def _refused(path: AnyPath, name: str, what: str) -> CheckpointError:
     return CheckpointError(
         f"{path}: expected weights, found quantised ones ({what}; {name}), which are not unpacked here.",
         "Give the bf16 checkpoint they were made from, or save a dequantised one (model.dequantize()).",
@@ -101,7 +101,7 @@ def _is_packed(name: str, info: TensorInfo) -> bool:
 # -- fp8 and int8 with scales -------------------------------------------------------------------------------------
 
 
-def _scaled(path: Path, name: str, info: TensorInfo, scale: TensorInfo, settings: dict[str, Any]) -> TensorInfo:
+def _scaled(path: AnyPath, name: str, info: TensorInfo, scale: TensorInfo, settings: dict[str, Any]) -> TensorInfo:
     block = _block(path, name, info, scale, settings)
     exponents = scale.dtype in ("F8_E8M0", "U8")
     factor = TensorInfo(
@@ -112,7 +112,7 @@ def _scaled(path: Path, name: str, info: TensorInfo, scale: TensorInfo, settings
     return _made(MadeStack if stack else Made, name, info.shape, "F32", [info, factor], recipe)
 
 
-def _block(path: Path, name: str, info: TensorInfo, scale: TensorInfo, settings: dict[str, Any]) -> tuple[int, int]:
+def _block(path: AnyPath, name: str, info: TensorInfo, scale: TensorInfo, settings: dict[str, Any]) -> tuple[int, int]:
     """Return rows and columns that share one scale: told by the settings, never guessed from a grid alone."""
     m, n = info.shape[-2:]
     if math.prod(scale.shape) == 1:
@@ -169,7 +169,7 @@ def _multiply(block: tuple[int, int], exponents: bool, parts: list[Tensor]) -> T
 # -- MXFP4 --------------------------------------------------------------------------------------------------------
 
 
-def _mxfp4(path: Path, name: str, blocks: TensorInfo, scales: TensorInfo) -> TensorInfo:
+def _mxfp4(path: AnyPath, name: str, blocks: TensorInfo, scales: TensorInfo) -> TensorInfo:
     """Return the matrices [..., out, in] of blocks [..., out, in / 32, 16] and their exponents [..., out, in / 32].
 
     Each byte holds two E2M1 numbers, the low half first; a block of 32 shares the factor 2^(e - 127) (Open Compute

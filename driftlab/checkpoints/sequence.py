@@ -9,6 +9,7 @@ from driftlab.checkpoints.arguments import find_runs
 from driftlab.checkpoints.hub import find_on_hub, is_hub_name
 from driftlab.checkpoints.layout import FoundRun
 from driftlab.checkpoints.names import natural_key, pair
+from driftlab.checkpoints.remote import AnyPath, located
 from driftlab.checkpoints.stepname import Found, describe
 from driftlab.checkpoints.tracks import Checkpoint, Member, Run, Track, left_out, member, tie
 from driftlab.checkpoints.weights import open_weights
@@ -60,7 +61,7 @@ class CheckpointSequence:
         if every < 1:
             raise UsageError(f"--every: expected a number of at least 1, found {every}.")
         found = find_runs([str(run) for run in runs])
-        start, found, notes = _split_base(found, Path(base) if base is not None else None)
+        start, found, notes = _split_base(found, base)
         origin = Checkpoint(start.path, "base", "", 0, 0, open_weights(start.path))
         opened = [_open_run(run, origin, every) for run in found]
         opened = [run for run in opened if run.checkpoints]
@@ -120,7 +121,7 @@ class CheckpointSequence:
             yield Track(name, None, added[name], "not in the base")
 
 
-def _split_base(found: list[FoundRun], base: Path | None) -> tuple[Found, list[FoundRun], list[str]]:
+def _split_base(found: list[FoundRun], base: str | Path | None) -> tuple[Found, list[FoundRun], list[str]]:
     """Return the base, the runs without it, and what to say about the choice."""
     if base is not None and is_hub_name(str(base)):
         revisions = find_on_hub(str(base))[1]
@@ -128,7 +129,7 @@ def _split_base(found: list[FoundRun], base: Path | None) -> tuple[Found, list[F
             raise UsageError(f"--base {base}: expected one revision, found {len(revisions)}.")
         return revisions[0], found, []
     if base is not None:
-        return describe(base), found, []
+        return describe(located(str(base))), found, []
     for run in found:
         if run.base is not None:
             return run.base, found, []
@@ -176,7 +177,7 @@ def _open_checkpoint(found: Found, order: int, origin: Checkpoint) -> Checkpoint
     return Checkpoint(found.path, label, found.stage, found.step, order, weights, names, error)
 
 
-def _same(left: Path, right: Path) -> bool:
+def _same(left: AnyPath, right: AnyPath) -> bool:
     return left.resolve() == right.resolve()
 
 

@@ -1,9 +1,10 @@
 """What tells that files are still those that were read: names, sizes and times of writing."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 from driftlab.checkpoints.lowrank import LowRank
+from driftlab.checkpoints.remote import AnyPath, RemotePath
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.checkpoints.views import Made
 from driftlab.checkpoints.weights import Weights, open_weights
@@ -30,7 +31,7 @@ def _parts(tensor: TensorInfo) -> Iterator[TensorInfo]:
         yield from _parts(part)
 
 
-def current(path: Path, base: Weights | None = None) -> Signature | None:
+def current(path: AnyPath, base: Weights | None = None) -> Signature | None:
     """Return the signature of what lies at ``path`` now; None where that is no whole model."""
     try:
         return signature(open_weights(path, base))
@@ -38,14 +39,23 @@ def current(path: Path, base: Weights | None = None) -> Signature | None:
         return None
 
 
-def rough(path: Path) -> Signature:
+def rough(path: AnyPath) -> Signature:
     """Return what can be said of files that do not make a model yet."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
     found = []
-    for file in files:
+    for file in sorted(_within(path)) if path.is_dir() else [path]:
         try:
-            status = file.stat()
+            found.append((file.name, *_status(file)))
         except OSError:  # gone since it was listed
             continue
-        found.append((file.name, status.st_size, status.st_mtime_ns))
     return tuple(found)
+
+
+def _within(folder: AnyPath) -> list[Any]:
+    return list(folder.iterdir()) if isinstance(folder, RemotePath) else list(folder.rglob("*"))
+
+
+def _status(file: AnyPath) -> tuple[int, int]:
+    if isinstance(file, RemotePath):
+        return file.entry().stamp
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns

@@ -5,14 +5,13 @@ prime-rl ``step_5``, OpenRLHF ``global_step10_hf``, ``iter_0000010``, plain numb
 before it.
 """
 
-import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from driftlab.checkpoints.disk import read_object
 from driftlab.checkpoints.formats import WEIGHT_SUFFIXES
+from driftlab.checkpoints.remote import AnyPath, absolute
 
 _OWN = re.compile(r"^(?P<global>\d{6,})-(?P<label>(?P<stage>[^@]+)(?:@(?P<step>\d+))?)$")
 _STEP = re.compile(
@@ -46,7 +45,7 @@ class Found:
         Whether it is the start of its run.
     """
 
-    path: Path
+    path: AnyPath
     stage: str
     step: int | None
     label: str
@@ -54,7 +53,7 @@ class Found:
     is_base: bool = False
 
 
-def describe(path: Path) -> Found:
+def describe(path: AnyPath) -> Found:
     """Read stage, step and label of one checkpoint from ``driftlab.json``, else from its name."""
     name = stem(home(path))
     meta = read_object(path / "driftlab.json") if path.is_dir() else {}
@@ -72,12 +71,12 @@ def describe(path: Path) -> Found:
     return Found(path, stage, int(match["step"]), f"{stage}@{int(match['step'])}")
 
 
-def home(path: Path) -> Path:
+def home(path: AnyPath) -> AnyPath:
     """Return the absolute path whose name carries the step: verl's ``global_step_10`` above ``actor/huggingface``.
 
     A file called ``model.safetensors`` stands for its folder.
     """
-    whole = Path(os.path.abspath(path))
+    whole = absolute(path)
     above = whole
     while stem(above) in _INNER:
         above = above.parent
@@ -86,7 +85,7 @@ def home(path: Path) -> Path:
     return whole.parent if whole.name == "model.safetensors" else whole
 
 
-def stage_folder(path: Path) -> str:
+def stage_folder(path: AnyPath) -> str:
     """Return the name of the folder a checkpoint's stage is called after: the first above it with a name of its own."""
     return next((folder.name for folder in home(path).parents if folder.name not in _HOLDERS), "") or "run"
 
@@ -113,7 +112,7 @@ def is_unfinished(name: str) -> bool:
     return _UNFINISHED.search(name) is not None
 
 
-def stem(path: Path) -> str:
+def stem(path: AnyPath) -> str:
     """Return a folder's name, or a weight file's without its suffix."""
     return path.stem if path.suffix in WEIGHT_SUFFIXES else path.name
 

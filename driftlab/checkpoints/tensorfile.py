@@ -8,14 +8,13 @@ asked for and does not stall on network disks (huggingface/safetensors issue 562
 import hashlib
 import json
 import math
-import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 
-from driftlab.checkpoints.disk import is_name, shown, stamp, stamp_of
+from driftlab.checkpoints.disk import Stamp, is_name, read_piece, read_range, shown, stamp_of
+from driftlab.checkpoints.remote import AnyPath
 from driftlab.errors import CheckpointError
 
 DTYPES: dict[str, torch.dtype] = {
@@ -70,21 +69,21 @@ class TensorInfo:
         The format's name of its type: ``BF16``, ``F32``, ...
     shape : tuple of int
         Its shape as stored.
-    file : Path
+    file : Path or RemotePath
         The file it lies in.
     start, stop : int
         Its bytes in that file.
     stamp : (int, int)
-        Size and modification time of the file when its header was read.
+        Size and modification time, or what stands for it, of the file when its header was read.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    file: Path
+    file: AnyPath
     start: int
     stop: int
-    stamp: tuple[int, int] = field(default=(0, 0), repr=False)
+    stamp: Stamp = field(default=(0, 0), repr=False)
 
     @property
     def nbytes(self) -> int:
@@ -121,14 +120,10 @@ class TensorInfo:
         if self.dtype not in DTYPES:
             raise CheckpointError(f"{self.file}: tensor {self.name} has type {self.dtype}, which torch cannot hold.")
         buffer = bytearray(self.nbytes)
-        try:
-            with self.file.open("rb", buffering=0) as handle:
-                found = stamp(os.fstat(handle.fileno()))
-                handle.seek(self.start)
-                got = _read_into(handle, memoryview(buffer))
-        except OSError as error:
-            raise CheckpointError(f"{self.file}: cannot be read ({error.strerror}).") from None
-        if got != self.nbytes or found != self.stamp:
+        got, found = read_range(self.file, self.start, memoryview(buffer))
+        if found == self.stamp and got < self.nbytes:
+            raise _short(self.file, self.start, self.nbytes, got)
+        if found != self.stamp:
             raise CheckpointError(
                 f"{self.file}: expected the {self.stamp[0]} bytes whose header was read, found {found[0]} bytes "
                 "written since; the file changed while it was measured.",
@@ -139,22 +134,12 @@ class TensorInfo:
         return torch.frombuffer(buffer, dtype=DTYPES[self.dtype]).reshape(self.shape)
 
 
-def _read_into(handle: Any, view: memoryview) -> int:
-    done = 0
-    while done < len(view):
-        got = handle.readinto(view[done : done + (1 << 28)])
-        if not got:
-            break
-        done += got
-    return done
-
-
-def read_header(file: Path) -> tuple[dict[str, TensorInfo], str]:
+def read_header(file: AnyPath) -> tuple[dict[str, TensorInfo], str]:
     """Read and check the header of a ``.safetensors`` file without touching its weights.
 
     Parameters
     ----------
-    file : Path
+    file : Path or RemotePath
         The file.
 
     Returns
@@ -170,19 +155,29 @@ def read_header(file: Path) -> tuple[dict[str, TensorInfo], str]:
         If the file is missing, truncated, overlong, or its header does not describe its bytes.
     """
     written = stamp_of(file)
-    try:
-        with file.open("rb") as handle:
-            head = handle.read(8)
-            length = int.from_bytes(head, "little")
-            _check_length(file, written[0], head, length)
-            raw = handle.read(length)
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from None
+    head = _read_start(file, 0, min(8, written[0]))
+    length = int.from_bytes(head, "little")
+    _check_length(file, written[0], head, length)
+    raw = _read_start(file, 8, length)
     tensors = _parse(file, raw, 8 + length, written)
     return tensors, hashlib.sha256(raw).hexdigest()
 
 
-def _check_length(file: Path, size: int, head: bytes, length: int) -> None:
+def _read_start(file: AnyPath, start: int, count: int) -> bytes:
+    raw = read_piece(file, start, count)
+    if len(raw) < count:
+        raise _short(file, start, count, len(raw))
+    return raw
+
+
+def _short(file: AnyPath, start: int, expected: int, found: int) -> CheckpointError:
+    return CheckpointError(
+        f"{file}: expected {expected} bytes from byte {start} on, found {found}; the reading was cut short.",
+        "Check the disk or server, then measure again.",
+    )
+
+
+def _check_length(file: AnyPath, size: int, head: bytes, length: int) -> None:
     if size < 8:
         raise CheckpointError(f"{file}: expected a safetensors file, found {size} bytes.", "Copy or save it again.")
     if length > _MAX_HEADER or length < 2:
@@ -200,7 +195,7 @@ def _check_length(file: Path, size: int, head: bytes, length: int) -> None:
         )
 
 
-def _parse(file: Path, raw: bytes, data_start: int, stamp: tuple[int, int]) -> dict[str, TensorInfo]:
+def _parse(file: AnyPath, raw: bytes, data_start: int, stamp: Stamp) -> dict[str, TensorInfo]:
     try:
         header = json.loads(raw, parse_constant=_no_constant, object_pairs_hook=_unique)
         if not isinstance(header, dict):
@@ -226,7 +221,7 @@ def _parse(file: Path, raw: bytes, data_start: int, stamp: tuple[int, int]) -> d
     return tensors
 
 
-def _check_whole(file: Path, metadata: Any) -> None:
+def _check_whole(file: AnyPath, metadata: Any) -> None:
     """Refuse files whose tensors are parts of larger ones (torch.distributed.checkpoint, ``_hf_utils.py``)."""
     if isinstance(metadata, dict) and "DCP_SHARDING_INFO" in metadata:
         raise CheckpointError(
@@ -247,7 +242,7 @@ def _no_constant(text: str) -> None:
     raise ValueError(text)
 
 
-def _tensor(file: Path, name: str, entry: dict[str, Any], data_start: int, stamp: tuple[int, int]) -> TensorInfo:
+def _tensor(file: AnyPath, name: str, entry: dict[str, Any], data_start: int, stamp: Stamp) -> TensorInfo:
     dtype, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
     numbers = [*shape, start, stop]
     if not is_name(name) or not all(type(n) is int and n >= 0 for n in numbers) or stop < start:

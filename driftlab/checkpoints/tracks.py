@@ -2,9 +2,9 @@
 
 import re
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from driftlab.checkpoints.names import is_embedding, is_head
+from driftlab.checkpoints.remote import AnyPath
 from driftlab.checkpoints.tensorfile import WEIGHT_DTYPES, TensorInfo
 from driftlab.checkpoints.weights import Weights
 
@@ -33,7 +33,7 @@ class Checkpoint:
         Why it cannot be read or compared; empty where it can.
     """
 
-    path: Path
+    path: AnyPath
     label: str
     stage: str
     step: int | None

@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from driftlab.checkpoints.remote import AnyPath
 from driftlab.checkpoints.tensorfile import DTYPES, TensorInfo
-from driftlab.errors import CheckpointError
+from driftlab.errors import CheckpointError, first_line
 
 Recipe = Callable[[list[Tensor]], Tensor]
 """What makes one tensor of the parts that were read; a module-level function or a partial of one."""
@@ -67,7 +67,7 @@ class MadeStack(Made):
 
 
 def made(
-    name: str, shape: tuple[int, ...], dtype: str, parts: list[TensorInfo], recipe: Recipe, file: Path | None = None
+    name: str, shape: tuple[int, ...], dtype: str, parts: list[TensorInfo], recipe: Recipe, file: AnyPath | None = None
 ) -> Made:
     """Return a whole made tensor; ``file`` is the one to blame, by default that of the first part."""
     first = parts[0]
@@ -90,18 +90,6 @@ def joined(name: str, parts: list[TensorInfo], dim: int) -> TensorInfo:
     shape = list(parts[0].shape)
     shape[dim] = sum(part.shape[dim] for part in parts)
     return made(name, tuple(shape), parts[0].dtype, parts, partial(_join, dim))
-
-
-def first_line(error: BaseException) -> str:
-    r"""Return the first line of an error's text, cut to what fits a sentence.
-
-    Examples
-    --------
-    >>> first_line(ValueError("bad\nworse"))
-    'bad'
-    """
-    lines = str(error).splitlines()
-    return (lines[0] if lines else type(error).__name__)[:120].rstrip(".")
 
 
 def _turn(parts: list[Tensor]) -> Tensor:

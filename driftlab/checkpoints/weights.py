@@ -6,7 +6,6 @@ is not opened.
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from driftlab.checkpoints.architectures import arrange
@@ -28,6 +27,7 @@ from driftlab.checkpoints.readers.adapter import apply_adapter, is_adapter
 from driftlab.checkpoints.readers.loose import read_file, read_loose
 from driftlab.checkpoints.readers.shards import collect, is_candidate, one_of
 from driftlab.checkpoints.readers.stored import Stored
+from driftlab.checkpoints.remote import AnyPath
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.errors import CheckpointError
 
@@ -67,7 +67,7 @@ class Weights:
         The same tensors as they lie in the files, before they were scaled, turned and split.
     """
 
-    path: Path
+    path: AnyPath
     tensors: dict[str, TensorInfo]
     ignored: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Weights:
         return value if isinstance(value, bool) else None
 
 
-def open_weights(path: Path, base: Weights | None = None) -> Weights:
+def open_weights(path: AnyPath, base: Weights | None = None) -> Weights:
     """Find the model at ``path`` and read its headers.
 
     Parameters
@@ -113,12 +113,12 @@ def open_weights(path: Path, base: Weights | None = None) -> Weights:
     raise not_a_checkpoint(path)
 
 
-def has_model(folder: Path) -> bool:
+def has_model(folder: AnyPath) -> bool:
     """Whether a folder, or a place in it where trainers put the model, holds files of a model, by their names."""
     return any(_looks_like_model(file_names(place)) for place in _places(folder))
 
 
-def has_safetensors(folder: Path) -> bool:
+def has_safetensors(folder: AnyPath) -> bool:
     """Whether a folder, or a place in it where trainers put the model, holds ``.safetensors`` files of a model."""
     return any(is_candidate(SAFETENSORS, name) for place in _places(folder) for name in file_names(place))
 
@@ -127,7 +127,7 @@ def _looks_like_model(names: list[str]) -> bool:
     return any(is_candidate(SAFETENSORS, name) or is_read(name) for name in names)
 
 
-def _places(folder: Path) -> list[Path]:
+def _places(folder: AnyPath) -> list[AnyPath]:
     """Return where the model of a step may lie; ZeRO's folder is the one that ``latest`` names, or the only one."""
     found = [folder, *(folder / nested for nested in _NESTED if (folder / nested).is_dir())]
     for place in found[:]:
@@ -137,14 +137,14 @@ def _places(folder: Path) -> list[Path]:
     return found
 
 
-def _children(folder: Path) -> list[Path]:
+def _children(folder: AnyPath) -> list[AnyPath]:
     try:
         return list(folder.iterdir())
     except OSError:
         return []
 
 
-def _latest(folder: Path) -> str:
+def _latest(folder: AnyPath) -> str:
     file = folder / "latest"
     try:
         return file.read_text(encoding="utf-8").strip() if stamp_of(file)[0] < 200 else ""
@@ -152,7 +152,7 @@ def _latest(folder: Path) -> str:
         return ""
 
 
-def _open_folder(path: Path, base: Weights | None) -> Weights:
+def _open_folder(path: AnyPath, base: Weights | None) -> Weights:
     places = {place: file_names(place) for place in _places(path)}
     for read in READERS:
         for folder, names in places.items():
@@ -170,9 +170,9 @@ def _open_folder(path: Path, base: Weights | None) -> Weights:
     raise not_found(path, list(places))
 
 
-def _finish(stored: Stored, homes: list[Path], names: list[str] | None = None) -> Weights:
+def _finish(stored: Stored, homes: list[AnyPath], names: list[str] | None = None) -> Weights:
     """Undo quantisation and layout, and list what was left out."""
-    config = next((found for home in homes if (found := read_object(home / "config.json"))), {})
+    config = next((found for home in dict.fromkeys(homes) if (found := read_object(home / "config.json"))), {})
     ignored = list(ignored_files(names, set(stored.used), stored.why)) if names else []
     notes = list(stored.notes)
     if any(name.startswith("adapter_model.") for name in names or []):
@@ -183,7 +183,7 @@ def _finish(stored: Stored, homes: list[Path], names: list[str] | None = None) -
     return Weights(stored.path, tensors, ignored, [*notes, *scaled, *arranged], stored.digest, config, plain)
 
 
-def _adapted(folder: Path, names: list[str], base: Weights | None) -> Weights:
+def _adapted(folder: AnyPath, names: list[str], base: Weights | None) -> Weights:
     """Put an adapter on the base as stored, then lay out what comes of it as the base is laid out."""
     if base is None:
         raise CheckpointError(
@@ -196,7 +196,7 @@ def _adapted(folder: Path, names: list[str], base: Weights | None) -> Weights:
     return Weights(folder, tensors, ignored, list(stored.notes), stored.digest, base.config, stored.tensors)
 
 
-def _check_merged(path: Path, tensors: dict[str, TensorInfo]) -> None:
+def _check_merged(path: AnyPath, tensors: dict[str, TensorInfo]) -> None:
     unmerged = next((name for name in tensors if ".lora_A." in name), None)
     if unmerged is not None:
         raise CheckpointError(

@@ -1,70 +1,37 @@
-"""How fast this machine does the work of a scan, from a few small products and decompositions made now."""
+"""How fast this machine does the work of a scan, from a few small products and decompositions made now.
 
-import statistics
-import time
-from collections.abc import Callable, Iterator
+What a base or an update takes beyond its products is a sum of a part for each entry, one for each entry of a square of
+the short side, and a fixed one. Small matrices of several shapes are measured in full, and the three parts are the
+non-negative ones that come nearest to all of them, relative to each.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import torch
+from scipy.optimize import nnls
 from torch import Tensor
 
 from driftlab.devices import exact_math
-from driftlab.planning.costs import EIGEN, Shape, is_tracked, updates
+from driftlab.planning.costs import EIGEN, Shape, updates
+from driftlab.planning.overheads import rehearse
+from driftlab.planning.rates import Rates
+from driftlab.planning.stopwatch import Stopwatch
 from driftlab.spectral.basis import Basis
 from driftlab.spectral.drift import measure
 from driftlab.spectral.measures import Plan
 
-_FLAT, _SQUARE = (640, 2560), (640, 640)  # with room for tracking; together they tell long sides from short ones
+_TRACKED = ((640, 2560), (640, 640), (192, 576), (128, 128))  # long and short sides told apart, large from small
+_EXACT = ((256, 1024), (192, 192), (128, 128), (64, 64))
 _PRODUCT = 1024
 _DRIFT = 1e-3
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Seconds for one unit of each kind of work.
-
-    Attributes
-    ----------
-    product32, product64 : float
-        An operation of a float32 or float64 matrix product.
-    eigen : float
-        An operation of a float64 eigendecomposition.
-    base_entry, update_entry : float
-        What a base and a tracked update cost an entry beyond their products: conversions, masks, random numbers.
-    update_square : float
-        What a tracked update costs an entry of a square of its short side: spectra, subspaces.
-    """
-
-    product32: float
-    product64: float
-    eigen: float
-    base_entry: float
-    update_entry: float
-    update_square: float
-
-    def faster(self, times: float) -> "Rates":
-        """Return the rates of a machine that is ``times`` as fast."""
-        return Rates(*(rate / times for rate in astuple(self)))
-
-    def base(self, shape: Shape) -> float:
-        """Return the seconds of a base."""
-        return self.product64 * shape.base_products + self.eigen * shape.eigen + self.base_entry * shape.entries
-
-    def update(self, shape: Shape, plan: Plan) -> float:
-        """Return the seconds of one update, tracked where its shape allows it."""
-        if not is_tracked(shape, plan):
-            return self.base(shape)
-        beyond = self.update_entry * shape.entries + self.update_square * shape.d**2
-        return self.product32 * shape.tracked_products + beyond
-
-    def checkpoint(self, shape: Shape, plan: Plan) -> float:
-        """Return the seconds of one checkpoint: its update and its null's."""
-        return updates(plan) * self.update(shape, plan)
-
-
-def calibrate(device: torch.device, threads: int | None = None) -> Rates:
-    """Time products, an eigendecomposition, and two small matrices measured in full, for a few seconds.
+def calibrate(device: torch.device, threads: int | None = None) -> tuple[Rates, float]:
+    """Time products, an eigendecomposition, small matrices measured in full and a rehearsal, for a few seconds.
 
     Parameters
     ----------
@@ -72,19 +39,65 @@ def calibrate(device: torch.device, threads: int | None = None) -> Rates:
         Where.
     threads : int, optional
         Threads of one worker; by default as many as torch is set to use.
+
+    Returns
+    -------
+    rates : Rates
+        As if nobody else used the machine, as far as that can be told (:class:`driftlab.planning.stopwatch.Stopwatch`).
+    crowding : float
+        How many times as long the same takes now; 1 where that cannot be told.
     """
     with exact_math(), _threads(threads):
-        product32 = _product(torch.float32, device)
-        product64 = _product(torch.float64, device)
+        watch = Stopwatch(device)
+        product32 = _product(torch.float32, device, watch)
+        product64 = _product(torch.float64, device, watch)
         symmetric = _random(_PRODUCT, _PRODUCT, device).double()
         symmetric = symmetric + symmetric.mT
-        eigen = _seconds(lambda: torch.linalg.eigh(symmetric), device) / (EIGEN * _PRODUCT**3)
-        base_entry, flat = _whole(_FLAT, device, product32, product64, eigen)
-        _, square = _whole(_SQUARE, device, product32, product64, eigen)
-    d, long = _FLAT  # flat = entry * d * long + square * d^2; square = (entry + square) * d^2
-    update_entry = max(0.0, flat - square) / (d * long - d**2)
-    update_square = max(0.0, square / d**2 - update_entry)
-    return Rates(product32, product64, eigen, base_entry, update_entry, update_square)
+        eigen = watch.seconds(lambda: torch.linalg.eigh(symmetric)) / (EIGEN * _PRODUCT**3)
+        rates = Rates(product32, product64, eigen, 0.0, 0.0, 0.0)
+        base, tracked = _measured(_TRACKED, Plan(), device, watch)
+        small, exact = _measured(_EXACT, Plan(method="exact"), device, watch)
+        parts = {
+            "base": fit(base + small, rates.base),
+            "update": fit(tracked, rates.tracked),
+            "exact": fit(exact, rates.exact),
+        }
+        crowding = watch.crowding
+        found = {
+            f"{kind}_{part}": value
+            for kind, values in parts.items()
+            for part, value in zip(("entry", "square", "fixed"), values, strict=True)
+        }
+        return replace(rates, **found, **rehearse(crowding)), crowding
+
+
+def fit(timed: Sequence[tuple[Shape, float]], known: Callable[[Shape], float]) -> tuple[float, float, float]:
+    """Return seconds for an entry, for an entry of the short side's square, and for nothing, beyond what is known.
+
+    Parameters
+    ----------
+    timed : sequence of (Shape, float)
+        Seconds that matrices took.
+    known : callable
+        Seconds that a shape is known to take.
+
+    References
+    ----------
+    C. Lawson and R. Hanson, Solving Least Squares Problems, 1974, chapter 23 (non-negative least squares).
+
+    Examples
+    --------
+    >>> shapes = [Shape(d, D, 1) for d, D in ((2, 2), (2, 8), (4, 4))]
+    >>> [round(part, 9) for part in fit([(s, 1 + 3 * s.entries + 2 * s.d**2) for s in shapes], lambda shape: 1.0)]
+    [3.0, 2.0, 0.0]
+    """
+    weights = np.array([1.0 / seconds for _, seconds in timed])
+    terms = np.array([[shape.entries, shape.d**2, 1.0] for shape, _ in timed])
+    scale = terms.max(axis=0)
+    left = np.array([max(0.0, seconds - known(shape)) for shape, seconds in timed])
+    found, _ = nnls(terms / scale * weights[:, None], left * weights)
+    entry, square, fixed = (float(value) for value in found / scale)
+    return entry, square, fixed
 
 
 @contextmanager
@@ -97,43 +110,30 @@ def _threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _whole(
-    sides: tuple[int, int], device: torch.device, product32: float, product64: float, eigen: float
-) -> tuple[float, float]:
-    """Return what a base costs an entry, and an update altogether, beyond products and eigendecomposition."""
-    plan = Plan()
-    shape = Shape.of(*sides, plan)
-    base = _random(*sides, device)
-    new = (base + _DRIFT * _random(*sides, device, seed=1)).bfloat16()
-    stored = base.bfloat16()
-    basis = Basis(stored, plan).warm()
-    whole = _seconds(lambda: Basis(stored, plan).warm(), device)
-    each = _seconds(lambda: measure(basis, new), device) / updates(plan)
-    spent = product64 * shape.base_products + eigen * shape.eigen
-    return max(0.0, whole - spent) / shape.entries, max(0.0, each - product32 * shape.tracked_products)
+def _measured(
+    sides: Sequence[tuple[int, int]], plan: Plan, device: torch.device, watch: Stopwatch
+) -> tuple[list[tuple[Shape, float]], list[tuple[Shape, float]]]:
+    """Return what bases of these shapes take, and an update of each."""
+    bases, each = [], []
+    for rows, cols in sides:
+        shape = Shape.of(rows, cols, plan)
+        base = _random(rows, cols, device)
+        new = (base + _DRIFT * _random(rows, cols, device, seed=1)).bfloat16()
+        stored = base.bfloat16()
+        basis = Basis(stored, plan).warm()
+        bases.append((shape, watch.seconds(partial(_warm, stored, plan))))
+        each.append((shape, watch.seconds(partial(measure, basis, new)) / updates(plan)))
+    return bases, each
 
 
-def _product(dtype: torch.dtype, device: torch.device) -> float:
+def _warm(stored: Tensor, plan: Plan) -> Basis:
+    return Basis(stored, plan).warm()
+
+
+def _product(dtype: torch.dtype, device: torch.device, watch: Stopwatch) -> float:
     left = _random(_PRODUCT, _PRODUCT, device).to(dtype)
-    return _seconds(lambda: left @ left, device) / (2 * _PRODUCT**3)
+    return watch.seconds(lambda: left @ left) / (2 * _PRODUCT**3)
 
 
 def _random(rows: int, cols: int, device: torch.device, seed: int = 0) -> Tensor:
     return torch.randn(rows, cols, generator=torch.Generator().manual_seed(seed)).to(device)
-
-
-def _seconds(work: Callable[[], object], device: torch.device, repeat: int = 3) -> float:
-    """Return the median of a few timings: the machine as it is, its other users included."""
-    times = []
-    for _ in range(repeat):
-        _wait(device)
-        started = time.perf_counter()
-        work()
-        _wait(device)
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -11,11 +11,13 @@ import torch
 from driftlab.checkpoints.reading import to_read
 from driftlab.checkpoints.tracks import Track
 from driftlab.errors import CheckpointError
-from driftlab.planning.calibration import Rates, calibrate
+from driftlab.planning.calibration import calibrate
 from driftlab.planning.costs import Shape, cost, is_tracked, measured_shape
+from driftlab.planning.overheads import lines
+from driftlab.planning.rates import Rates
 from driftlab.spectral.measures import Plan
 
-_WORKING = 6  # float64 copies of a matrix that one checkpoint's measures hold at once
+_TRACKED, _EXACT = 2, 10  # float64 copies of a matrix that an update's measures hold at once, as peaks of scans show
 _SAMPLE = 256 << 20
 
 
@@ -31,8 +33,8 @@ class Work:
     operations : float
     seconds, seconds_exact : float
         If every update can be tracked whose shape allows it, and if none can.
-    memory : int
-        Bytes beyond the interpreter and its libraries.
+    memory, memory_exact : int
+        Bytes beyond the interpreter and its libraries, in the same two cases.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Work:
     seconds: float
     seconds_exact: float
     memory: int
+    memory_exact: int
 
 
 def work_of(track: Track, plan: Plan, rates: Rates, bytes_per_second: float) -> Work:
@@ -48,27 +51,29 @@ def work_of(track: Track, plan: Plan, rates: Rates, bytes_per_second: float) -> 
     infos = to_read(track)
     nbytes = sum(info.nbytes for info in infos)
     reading = nbytes / bytes_per_second
+    beside = rates.unit + len(track.members) * rates.row
     shape, count = measured_shape(track, plan), max(0, len(infos) - 1)
     if shape is None:
         entries = sum(info.numel for info in infos)
-        seconds = max(reading, entries * rates.update_entry / 10)
+        seconds = beside + max(reading, entries * rates.skim_entry)
         largest = max((info.nbytes for info in infos), default=0)
-        return Work(track.name, nbytes, cost(track, plan), seconds, seconds, 2 * largest)
+        return Work(track.name, nbytes, cost(track, plan), seconds, seconds, 2 * largest, 2 * largest)
     base = rates.base(shape)
     tracked = base + count * rates.checkpoint(shape, plan)
-    exact = base + count * (rates.checkpoint(shape, plan) if not is_tracked(shape, plan) else 2 * base)
+    exact = base + count * rates.checkpoint_if_exact(shape, plan)
     return Work(
         track.name,
         nbytes,
         cost(track, plan),
-        max(reading, tracked),
-        max(reading, exact),
-        _memory(shape, infos[0].nbytes),
+        beside + max(reading, tracked),
+        beside + max(reading, exact),
+        _memory(shape, infos[0].nbytes, _TRACKED if is_tracked(shape, plan) else _EXACT),
+        _memory(shape, infos[0].nbytes, _EXACT),
     )
 
 
-def _memory(shape: Shape, stored: int) -> int:
-    return shape.basis_bytes + _WORKING * 8 * shape.entries + 2 * stored
+def _memory(shape: Shape, stored: int, copies: int) -> int:
+    return shape.basis_bytes + copies * 8 * shape.entries + 2 * stored
 
 
 def makespan(seconds: Sequence[float], workers: int) -> float:
@@ -102,14 +107,17 @@ def read_rate(tracks: Sequence[Track]) -> float:
     return largest.nbytes / (time.perf_counter() - started)
 
 
-def forecast(works: Sequence[Work], workers: int) -> pd.DataFrame:
+def forecast(works: Sequence[Work], workers: int, summary: float = 0.0) -> pd.DataFrame:
     """Return one line for one worker and one for ``workers``, as ``driftlab svd --dry-run`` prints them.
 
     Columns: ``workers``, ``units``, ``gigabytes`` to read, ``teraflop``, ``seconds`` and ``seconds_if_exact``,
-    ``gigabytes_memory`` of all workers together (each holds another of the heaviest tensors).
+    ``gigabytes_memory`` and ``gigabytes_memory_if_exact`` of all workers together (each holds another of the heaviest
+    tensors). ``summary`` is what the
+    driver takes when all units are done.
     """
     ordered = sorted(works, key=lambda work: -work.operations)
     memory = sorted((work.memory for work in works), reverse=True)
+    memory_exact = sorted((work.memory_exact for work in works), reverse=True)
     rows = []
     for count in sorted({1, workers}):
         rows.append(
@@ -118,9 +126,10 @@ def forecast(works: Sequence[Work], workers: int) -> pd.DataFrame:
                 "units": len(works),
                 "gigabytes": sum(work.nbytes for work in works) / 1e9,
                 "teraflop": sum(work.operations for work in works) / 1e12,
-                "seconds": makespan([work.seconds for work in ordered], count),
-                "seconds_if_exact": makespan([work.seconds_exact for work in ordered], count),
+                "seconds": summary + makespan([work.seconds for work in ordered], count),
+                "seconds_if_exact": summary + makespan([work.seconds_exact for work in ordered], count),
                 "gigabytes_memory": sum(memory[:count]) / 1e9,
+                "gigabytes_memory_if_exact": sum(memory_exact[:count]) / 1e9,
             }
         )
     return pd.DataFrame(rows)
@@ -129,9 +138,12 @@ def forecast(works: Sequence[Work], workers: int) -> pd.DataFrame:
 def expect(
     tracks: Sequence[Track], plan: Plan, device: torch.device, workers: int = 1, threads: int | None = None
 ) -> pd.DataFrame:
-    """Calibrate, and return the :func:`forecast` of a scan.
+    """Calibrate, and return the :func:`forecast` of a scan on this machine as it is now.
 
-    Several workers on one machine share its memory and its caches, which a calibration alone on it does not see.
+    One more column, ``crowding``, says how many times as long work takes because others use the machine. Several
+    workers on one machine share its memory and its caches, which a calibration alone on it does not see.
     """
-    rates, speed = calibrate(device, threads), read_rate(tracks)
-    return forecast([work_of(track, plan, rates, speed) for track in tracks], workers)
+    alone, crowding = calibrate(device, threads)
+    rates, speed = alone.faster(1 / crowding), read_rate(tracks)
+    works = [work_of(track, plan, rates, speed) for track in tracks]
+    return forecast(works, workers, rates.line * lines(tracks)).assign(crowding=crowding)

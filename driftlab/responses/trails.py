@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from driftlab.checkpoints import CheckpointSequence
+from driftlab.checkpoints.remote import AnyPath, RemotePath
 from driftlab.checkpoints.stepname import describe
 from driftlab.errors import CheckpointError, DriftlabError, UsageError
 from driftlab.runlog import RunLog, read_runs
@@ -71,18 +72,27 @@ def _is_own(argument: str) -> bool:
 
 
 def _own(log: RunLog, base: Path | None, every: int) -> Trail:
-    sequence = CheckpointSequence.open([log.path], base, every)
+    sequence = CheckpointSequence.open([str(log.path)], base, every)
     stops = _stops(sequence)
     return Trail(log.name, log.method, log.seed, stops, log, list(sequence.notes))
 
 
 def _stops(sequence: CheckpointSequence, run: int = 0) -> list[Stop]:
     origin = sequence.base
-    stops = [Stop("base", "base", 0, 0, origin.path, origin.digest)]
+    stops = [Stop("base", "base", 0, 0, _here(origin.path), origin.digest)]
     for found in sequence.runs[run].checkpoints:
-        position = describe(found.path).position
-        stops.append(Stop(found.label, found.stage, found.order, position, found.path, found.digest, found.error))
+        path, position = _here(found.path), describe(found.path).position
+        stops.append(Stop(found.label, found.stage, found.order, position, path, found.digest, found.error))
     return stops
+
+
+def _here(path: AnyPath) -> Path:
+    if isinstance(path, RemotePath):
+        raise UsageError(
+            f"{path}: expected a model on this machine, which can be run, found an address.",
+            "Copy it here, or give hf:org/name@revision.",
+        )
+    return path
 
 
 def _foreign(arguments: list[str], base: Path | None, every: int) -> list[Trail]:

@@ -15,6 +15,7 @@ from driftlab.checkpoints.arguments import find_runs
 from driftlab.checkpoints.hub import find_on_hub, is_hub_name
 from driftlab.checkpoints.layout import FoundRun
 from driftlab.checkpoints.names import pair
+from driftlab.checkpoints.remote import AnyPath, located
 from driftlab.checkpoints.sequence import CheckpointSequence
 from driftlab.checkpoints.signature import Signature, current, rough, signature
 from driftlab.checkpoints.stepname import Found, describe
@@ -315,14 +316,14 @@ _ENTRY = ("run", "label", "stage", "step", "position")
 
 def _described(base: Path) -> Found:
     if not is_hub_name(str(base)):
-        return describe(base)
+        return describe(located(base))
     found = find_on_hub(str(base))[1]
     if len(found) > 1:
         raise UsageError(f"--base {base}: expected one revision, found {len(found)}.")
     return found[0]
 
 
-def _paired(base: Checkpoint, weights: Weights, path: Path) -> tuple[dict[str, str], str]:
+def _paired(base: Checkpoint, weights: Weights, path: AnyPath) -> tuple[dict[str, str], str]:
     assert base.weights is not None
     try:
         return pair(base.weights.tensors, weights.tensors, str(path)), ""

@@ -52,7 +52,7 @@ def test_the_noise_has_mean_one(schedule):
 
 
 def test_a_70b_model_by_hand(schedule):
-    from driftlab.planning.calibration import Rates
+    from driftlab.planning.rates import Rates
     from driftlab.spectral import Plan
 
     seconds, sums = schedule.model_seconds("70b", 100, Rates(0, 0, 0, 1, 0, 0), Plan())

@@ -9,7 +9,6 @@ arXiv 2312.03732; PEFT, ``tuners/lora/layer.py`` and ``utils/save_and_load.py``)
 import json
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 from driftlab.checkpoints.disk import read_json, shown
@@ -17,6 +16,7 @@ from driftlab.checkpoints.lowrank import LowRank
 from driftlab.checkpoints.names import unwrap
 from driftlab.checkpoints.readers.statedict import read_state_dict
 from driftlab.checkpoints.readers.stored import Stored
+from driftlab.checkpoints.remote import AnyPath
 from driftlab.checkpoints.tensorfile import TensorInfo, read_header
 from driftlab.checkpoints.views import turned
 from driftlab.errors import CheckpointError
@@ -47,7 +47,7 @@ def is_adapter(names: list[str]) -> bool:
     return any(name in names for name in _FILES)
 
 
-def apply_adapter(folder: Path, names: list[str], base: dict[str, TensorInfo]) -> Stored:
+def apply_adapter(folder: AnyPath, names: list[str], base: dict[str, TensorInfo]) -> Stored:
     """Return the base with the adapter on it: adapted tensors as low-rank updates, the others those of the base.
 
     Parameters
@@ -96,7 +96,7 @@ def apply_adapter(folder: Path, names: list[str], base: dict[str, TensorInfo]) -
     return Stored(folder, out, digest, frozenset({name, _CONFIG}), "not the adapter", (note,))
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _settings(folder: AnyPath) -> dict[str, Any]:
     file = folder / _CONFIG
     try:
         settings = read_json(file)
@@ -119,7 +119,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _refused(file: Path, what: str) -> CheckpointError:
+def _refused(file: AnyPath, what: str) -> CheckpointError:
     return CheckpointError(
         f"{file}: expected a plain LoRA adapter, found {what}.",
         "Merge it into its base (peft: merge_and_unload, save_pretrained) and give the merged folder.",
@@ -140,7 +140,7 @@ def _bare(base: dict[str, TensorInfo]) -> dict[str, str]:
     return found | {name: name for name in base}
 
 
-def _find(file: Path, name: str, names: dict[str, str]) -> str:
+def _find(file: AnyPath, name: str, names: dict[str, str]) -> str:
     if name not in names:
         raise CheckpointError(
             f"{file}: adapts {name}, which the base does not have; the base has names like {next(iter(names), '')!r}.",
@@ -150,7 +150,7 @@ def _find(file: Path, name: str, names: dict[str, str]) -> str:
 
 
 def _update(
-    file: Path, module: str, pair: dict[str, TensorInfo], base: TensorInfo, settings: dict[str, Any]
+    file: AnyPath, module: str, pair: dict[str, TensorInfo], base: TensorInfo, settings: dict[str, Any]
 ) -> LowRank:
     embedding = "embedding_A" in pair or "embedding_B" in pair
     A, B = (pair.get("embedding_A"), pair.get("embedding_B")) if embedding else (pair.get("A"), pair.get("B"))

@@ -4,8 +4,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from driftlab.checkpoints.views import first_line
-from driftlab.errors import CheckpointError
+from driftlab.errors import CheckpointError, first_line
 
 _MAX_PICKLE = 256 << 20
 _AGAIN = "Copy or save it again."

@@ -20,16 +20,17 @@ from torch import Tensor
 from driftlab.checkpoints.disk import stamp_of
 from driftlab.checkpoints.readers.inert import Inert
 from driftlab.checkpoints.readers.stored import Stored, by_name
+from driftlab.checkpoints.remote import AnyPath, on_disk
 from driftlab.checkpoints.tensorfile import TensorInfo
-from driftlab.checkpoints.views import DTYPE_NAMES, first_line, made
-from driftlab.errors import CheckpointError
+from driftlab.checkpoints.views import DTYPE_NAMES, made
+from driftlab.errors import CheckpointError, first_line
 
 _MODEL = ("model", "state_dict", "model_state_dict", "module", "app")
 _MAX_METADATA = 1 << 30
 _AGAIN = "Copy or save the checkpoint again."
 
 
-def read_dcp(folder: Path, names: list[str]) -> Stored | None:
+def read_dcp(folder: AnyPath, names: list[str]) -> Stored | None:
     """Return the model in a distributed checkpoint, or None where the folder is none.
 
     Raises
@@ -40,6 +41,7 @@ def read_dcp(folder: Path, names: list[str]) -> Stored | None:
     data = [name for name in names if name.endswith(".distcp")]
     if not data:
         return None
+    folder = on_disk(folder, "torch distributed checkpoints")
     file = folder / ".metadata"
     if not file.exists():
         raise CheckpointError(f"{folder}: expected .metadata beside {data[0]}, found none.", _AGAIN)

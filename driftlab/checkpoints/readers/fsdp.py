@@ -14,6 +14,7 @@ import torch
 
 from driftlab.checkpoints.readers.stored import Stored, by_name
 from driftlab.checkpoints.readers.torchzip import Leaf, Shard, read_tree
+from driftlab.checkpoints.remote import AnyPath, on_disk
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.checkpoints.views import joined
 from driftlab.errors import CheckpointError
@@ -21,7 +22,7 @@ from driftlab.errors import CheckpointError
 _FILE = re.compile(r"^model_world_size_(?P<world>\d+)_rank_(?P<rank>\d+)\.pt$")
 
 
-def read_fsdp(folder: Path, names: list[str]) -> Stored | None:
+def read_fsdp(folder: AnyPath, names: list[str]) -> Stored | None:
     """Return the model of all ranks, or None where the folder holds no such shards.
 
     Raises
@@ -32,6 +33,7 @@ def read_fsdp(folder: Path, names: list[str]) -> Stored | None:
     matches = [match for name in names if (match := _FILE.match(name))]
     if not matches:
         return None
+    folder = on_disk(folder, "verl FSDP shards")
     worlds = sorted({int(match["world"]) for match in matches})
     if len(worlds) > 1:
         raise CheckpointError(

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from driftlab.checkpoints.views import first_line
-from driftlab.errors import CheckpointError
+from driftlab.errors import CheckpointError, first_line
 
 _TRAINERS = (
     "deepspeed.",

@@ -1,14 +1,13 @@
 """A lone ``torch.save`` file under any name: Lightning's ``.ckpt``, ``consolidated.00.pth``, ``policy.pt``."""
 
-from pathlib import Path
-
 from driftlab.checkpoints.formats import is_loose
 from driftlab.checkpoints.readers.statedict import read_state_dict
 from driftlab.checkpoints.readers.stored import Stored, by_name
+from driftlab.checkpoints.remote import AnyPath
 from driftlab.errors import CheckpointError
 
 
-def read_loose(folder: Path, names: list[str]) -> Stored | None:
+def read_loose(folder: AnyPath, names: list[str]) -> Stored | None:
     """Return the model in the only such file of a folder, or None where there is none.
 
     Raises
@@ -28,7 +27,7 @@ def read_loose(folder: Path, names: list[str]) -> Stored | None:
     return read_file(folder / loose[0])
 
 
-def read_file(file: Path) -> Stored:
+def read_file(file: AnyPath) -> Stored:
     """Return the model in one ``torch.save`` file.
 
     Raises

@@ -7,15 +7,16 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from driftlab.checkpoints.disk import read_json
 from driftlab.checkpoints.readers.stored import Stored, by_name
+from driftlab.checkpoints.remote import AnyPath
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.errors import CheckpointError
 
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.\w+)$")
-Header = Callable[[Path], tuple[dict[str, TensorInfo], str, list[str]]]
+Header = Callable[[AnyPath], tuple[dict[str, TensorInfo], str, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Kind:
     """Whether a lone file of another name is the model too."""
 
 
-def read_shards(kind: Kind, folder: Path, names: list[str]) -> Stored | None:
+def read_shards(kind: Kind, folder: AnyPath, names: list[str]) -> Stored | None:
     """Return the model in a folder, or None where no file of this kind is one.
 
     Raises
@@ -64,8 +65,8 @@ def is_candidate(kind: Kind, name: str) -> bool:
 
 def collect(
     kind: Kind,
-    path: Path,
-    files: list[Path],
+    path: AnyPath,
+    files: list[AnyPath],
     index: dict[str, str] | None = None,
     used: frozenset[str] = frozenset(),
     why: str = "",
@@ -116,7 +117,7 @@ def _doubts(kind: Kind, names: list[str], chosen: list[str]) -> Iterator[str]:
         yield f"the index names {len(chosen)} shards of {max(counts)}"
 
 
-def _unindexed(folder: Path, candidates: list[str], kind: Kind) -> tuple[list[str], str]:
+def _unindexed(folder: AnyPath, candidates: list[str], kind: Kind) -> tuple[list[str], str]:
     shards = [(match, name) for name in candidates if (match := _SHARD.match(name))]
     sets = sorted({(match["stem"], int(match["count"])) for match, _ in shards})
     if len(sets) > 1:
@@ -146,7 +147,7 @@ def _unindexed(folder: Path, candidates: list[str], kind: Kind) -> tuple[list[st
     return candidates, "not the model"
 
 
-def _read_index(file: Path, suffix: str) -> dict[str, str]:
+def _read_index(file: AnyPath, suffix: str) -> dict[str, str]:
     try:
         index = read_json(file)["weight_map"]
         valid = isinstance(index, dict) and all(isinstance(name, str) for name in index.values())
@@ -162,7 +163,7 @@ def _read_index(file: Path, suffix: str) -> dict[str, str]:
     return dict(index)
 
 
-def _check_index(path: Path, index: dict[str, str], found: set[str]) -> None:
+def _check_index(path: AnyPath, index: dict[str, str], found: set[str]) -> None:
     absent = [name for name in index if name not in found]
     if absent:
         raise CheckpointError(

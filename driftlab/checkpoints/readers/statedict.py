@@ -1,11 +1,11 @@
 """The model among the objects of a ``torch.save`` file: under which key, and what lies beside it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from driftlab.checkpoints.readers.inert import Inert
 from driftlab.checkpoints.readers.torchzip import Shard, read_tree
+from driftlab.checkpoints.remote import AnyPath, on_disk
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.errors import CheckpointError
 
@@ -14,7 +14,7 @@ _HOLDERS = ("state_dict", "model_state_dict", "model", "module", "weights", "par
 _LIGHTNING = "pytorch-lightning_version"
 
 
-def read_state_dict(file: Path) -> tuple[dict[str, TensorInfo], str, list[str]]:
+def read_state_dict(file: AnyPath) -> tuple[dict[str, TensorInfo], str, list[str]]:
     """Return the model's tensors in a ``torch.save`` file, its digest, and what to say about the choice.
 
     Raises
@@ -22,6 +22,7 @@ def read_state_dict(file: Path) -> tuple[dict[str, TensorInfo], str, list[str]]:
     CheckpointError
         If the file cannot be read, holds no model, or holds one rank's part of one.
     """
+    file = on_disk(file, "torch weights")
     tree, digest = read_tree(file)
     model, where = find_model(file, tree)
     tensors, notes = dict(_plain(file, model, set())), []
@@ -37,7 +38,7 @@ def read_state_dict(file: Path) -> tuple[dict[str, TensorInfo], str, list[str]]:
     return tensors, digest, notes
 
 
-def find_model(file: Path, tree: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def find_model(file: AnyPath, tree: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Return the dictionary that holds the model, and the keys that lead to it.
 
     Raises
@@ -57,7 +58,7 @@ def find_model(file: Path, tree: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return node, path
 
 
-def _plain(file: Path, model: dict[str, Any], seen: set[int], prefix: str = "") -> Iterator[tuple[str, TensorInfo]]:
+def _plain(file: AnyPath, model: dict[str, Any], seen: set[int], prefix: str = "") -> Iterator[tuple[str, TensorInfo]]:
     """Yield the tensors of nested dictionaries under dotted names; a dictionary that stands twice is walked once."""
     seen.add(id(model))
     for key, value in model.items():

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from driftlab.checkpoints.disk import is_name, shown
 from driftlab.checkpoints.names import natural_key, unwrap
+from driftlab.checkpoints.remote import AnyPath
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.errors import CheckpointError
 
@@ -30,7 +30,7 @@ class Stored:
         Facts a user should know about the choice.
     """
 
-    path: Path
+    path: AnyPath
     tensors: dict[str, TensorInfo]
     digest: str
     used: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ class Stored:
     notes: tuple[str, ...] = field(default=())
 
 
-def by_name(path: Path, found: Iterable[tuple[str, TensorInfo]]) -> dict[str, TensorInfo]:
+def by_name(path: AnyPath, found: Iterable[tuple[str, TensorInfo]]) -> dict[str, TensorInfo]:
     """Return tensors by unwrapped name in natural order.
 
     Raises

@@ -25,8 +25,8 @@ from driftlab.checkpoints.disk import stamp_of
 from driftlab.checkpoints.readers.archive import read_records
 from driftlab.checkpoints.readers.inert import stand_ins
 from driftlab.checkpoints.tensorfile import TensorInfo
-from driftlab.checkpoints.views import DTYPE_NAMES, first_line, made
-from driftlab.errors import CheckpointError
+from driftlab.checkpoints.views import DTYPE_NAMES, made
+from driftlab.errors import CheckpointError, first_line
 
 _MAX_DEPTH = 50
 _PAGE = 4096  # a memory map starts at a multiple of it

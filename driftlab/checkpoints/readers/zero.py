@@ -20,6 +20,7 @@ from torch import Tensor
 from driftlab.checkpoints.readers.statedict import read_state_dict
 from driftlab.checkpoints.readers.stored import Stored, by_name
 from driftlab.checkpoints.readers.torchzip import read_tree
+from driftlab.checkpoints.remote import AnyPath, on_disk
 from driftlab.checkpoints.tensorfile import TensorInfo
 from driftlab.checkpoints.views import made
 from driftlab.errors import CheckpointError
@@ -30,7 +31,7 @@ _CONVERT = "Convert it with the zero_to_fp32.py that DeepSpeed left beside it (-
 Tree = dict[str, Any]
 
 
-def read_zero(folder: Path, names: list[str]) -> Stored | None:
+def read_zero(folder: AnyPath, names: list[str]) -> Stored | None:
     """Return the model of a ZeRO checkpoint, or None where the folder is none.
 
     Raises
@@ -42,6 +43,7 @@ def read_zero(folder: Path, names: list[str]) -> Stored | None:
     optims = [match for name in names if (match := _OPTIM.match(name))]
     if not models and not optims:
         return None
+    folder = on_disk(folder, "DeepSpeed ZeRO shards")
     if any(int(match["mp"]) for match in [*models, *optims]):
         raise CheckpointError(
             f"{folder}: expected a model that is not cut for tensor parallelism, found several mp_ranks.",
