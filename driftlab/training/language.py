@@ -1,6 +1,5 @@
 """A causal language model with its tokenizer: loading, rendering prompts, one set of stop tokens, scoring."""
 
-import inspect
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -225,9 +224,13 @@ def response_hidden(
     return hidden[predicts.to(device)]
 
 
-def cache_argument(model: Any) -> str:
-    """Return the name under which this version of the library takes the key-value cache."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+def left_pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return ids and attention mask of rows that end together."""
+    width = max(len(row) for row in rows)
+    return (
+        torch.tensor([[0] * (width - len(row)) + list(row) for row in rows]),
+        torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows]),
+    )
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:

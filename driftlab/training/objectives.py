@@ -25,7 +25,7 @@ def log_softmax(logits: Tensor, temperature: float = 1.0) -> Tensor:
     if not temperature > 0:
         raise UsageError(f"Temperature: expected a number above 0, found {temperature}.")
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    return torch.log_softmax(wide / temperature, dim=-1)
+    return torch.log_softmax(wide if temperature == 1 else wide / temperature, dim=-1)
 
 
 def gather(log_probs: Tensor, tokens: Tensor) -> Tensor:

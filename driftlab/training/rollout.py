@@ -4,13 +4,13 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from driftlab.errors import UsageError
-from driftlab.training.language import Language, backbone, cache_argument, head
+from driftlab.training.cache import cache_argument, growing_cache
+from driftlab.training.language import Language, backbone, head, left_pad
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,13 @@ def _sample(
 ) -> list[Response]:
     model, device = language.model, language.device
     net = backbone(model)
-    ids, mask = _left_pad(prompts)
-    ids, mask, draws = ids.to(device), mask.to(device), draws.to(device)
+    ids, mask = (x.to(device) for x in left_pad(prompts))
+    draws = draws.to(device)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
+    width = mask.shape[1]
+    mask = torch.cat([mask, mask.new_ones(len(mask), draws.shape[1])], 1)
     stops = torch.tensor(sorted(language.stop_ids), device=device)
-    argument, cache = cache_argument(net), _new_cache(model)
+    argument, cache = cache_argument(net), growing_cache(model)
     out: list[list[int]] = [[] for _ in range(len(draws))]
     finished = [False] * len(draws)
     alive = torch.arange(len(draws), device=device)  # which response each row of the batch belongs to
@@ -107,8 +109,9 @@ def _sample(
     for step in range(draws.shape[1]):
         with language.precision():
             hidden = net(
-                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **{argument: cache}
-            ).last_hidden_state[:, -1]
+                input_ids=ids, attention_mask=mask[:, : width + step], position_ids=positions, use_cache=True,
+                **{argument: cache},
+            ).last_hidden_state[:, -1]  # fmt: skip
         if step == 0 and copies > 1:  # the prompt has been read once: from here on every response has its own row
             cache.batch_repeat_interleave(copies)
             hidden, positions, mask = (x.repeat_interleave(copies, 0) for x in (hidden, positions, mask))
@@ -123,7 +126,6 @@ def _sample(
         if not left:
             break
         ids, positions = tokens[:, None], positions[:, -1:] + 1
-        mask = torch.cat([mask, mask.new_ones(len(alive), 1)], 1)
         if left <= 0.8 * len(alive):  # enough answers are complete to be worth the copy
             keep = open_rows.nonzero()[:, 0]
             cache.batch_select_indices(keep)
@@ -138,19 +140,3 @@ def _inverse_cdf(logits: Tensor, draw: Tensor) -> Tensor:
     # The sum may miss 1 by rounding: scale the draw instead of falling off the end.
     tokens = torch.searchsorted(cumulative, draw[:, None] * cumulative[:, -1:], right=True)[:, 0]
     return tokens.clamp(max=logits.shape[-1] - 1)
-
-
-def _left_pad(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    width = max(len(prompt) for prompt in prompts)
-    ids = torch.zeros(len(prompts), width, dtype=torch.long)
-    mask = torch.zeros(len(prompts), width, dtype=torch.long)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = torch.tensor(prompt)
-        mask[row, width - len(prompt) :] = 1
-    return ids, mask
-
-
-def _new_cache(model: Any) -> Any:
-    from transformers import DynamicCache
-
-    return DynamicCache(config=model.config.get_text_config())

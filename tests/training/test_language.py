@@ -7,6 +7,7 @@ import torch
 
 from driftlab.errors import CheckpointError, UsageError
 from driftlab.training import objectives
+from driftlab.training.cache import new_cache
 from driftlab.training.language import Language, head, load_language, plain_weights, response_hidden, save_language
 from driftlab.training.rollout import sample, uniforms
 from driftlab.training.tasks import Question
@@ -92,6 +93,19 @@ def test_scoring_equals_one_row_at_a_time(language):
             table = logits.log_softmax(-1)
             expected += [table[len(prompt) + place - 1, token].item() for place, token in enumerate(response)]
     assert found == pytest.approx(expected, abs=2e-5)
+
+
+def test_cache_written_in_place_samples_the_same(language, monkeypatch):
+    """Three kinds of memory: concatenated, written in place from the first token, grown again and again."""
+    prompts = prompts_of_unequal_length(language)
+    draws = uniforms(18, 26, 6, "test")
+    whole = sample(language, prompts, draws, 1.0, copies=3)
+    monkeypatch.setattr("driftlab.training.cache._SMALL", 0)
+    assert sample(language, prompts, draws, 1.0, copies=3) == whole
+    monkeypatch.setattr("driftlab.training.cache._ROOM", 3)
+    assert sample(language, prompts, draws, 1.0, copies=3) == whole
+    monkeypatch.setattr("driftlab.training.rollout.growing_cache", new_cache)
+    assert sample(language, prompts, draws, 1.0, copies=3) == whole
 
 
 def test_padding_that_equals_the_end_token_changes_nothing(language):
