@@ -36,6 +36,19 @@ def growing_cache(model: Any) -> Any:
     return cache
 
 
+def repeat_rows(cache: Any, rows: Tensor) -> None:
+    """Choose rows of a plain cache, some of them several times; gradients add up (quicker than by indexing)."""
+    for layer in cache.layers:
+        layer.keys, layer.values = (held.index_select(0, rows) for held in (layer.keys, layer.values))
+
+
+def is_plain(cache: Any) -> bool:
+    """Tell whether all layers only ever concatenate, so that gradients flow through the cache."""
+    from transformers.cache_utils import DynamicLayer
+
+    return bool(cache.layers) and all(type(layer) is DynamicLayer for layer in cache.layers)
+
+
 @functools.cache
 def _growing_layer() -> Any:
     """Return the class, made when it is first needed: the library behind it loads slowly."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from driftlab.errors import CheckpointError, UsageError
+from driftlab.training.cache import cache_argument, is_plain, new_cache, repeat_rows
 from driftlab.training.masks import opens_thought
 from driftlab.training.tasks import Question
 
@@ -190,6 +191,10 @@ def response_hidden(
 ) -> Tensor:
     """Return the hidden states that predict each response token, packed row after row.
 
+    A context that several responses follow is read once for all of them, as in sampling: its keys and values are kept,
+    and gradients flow through them. Models with other kinds of memory, and passes that recompute activations, read it
+    with each response.
+
     Parameters
     ----------
     language : Language
@@ -197,31 +202,72 @@ def response_hidden(
     model : nn.Module
         The student, or a shadow of it.
     contexts, responses : sequences of ids, one pair a row
-        No context is empty.
+        No context and no response is empty.
 
     Returns
     -------
     Tensor of shape (sum of response lengths, hidden size)
     """
-    width = max(len(c) + len(r) for c, r in zip(contexts, responses, strict=True))
-    ids = torch.zeros(len(contexts), width, dtype=torch.long)
-    mask = torch.zeros(len(contexts), width, dtype=torch.long)
-    predicts = torch.zeros(len(contexts), width, dtype=torch.bool)
-    for row, (context, response) in enumerate(zip(contexts, responses, strict=True)):
-        end = len(context) + len(response)
-        ids[row, :end] = torch.tensor([*context, *response])
-        mask[row, :end] = 1
-        predicts[row, len(context) - 1 : end - 1] = True
-    positions = torch.arange(width).expand(len(contexts), width)
-    device = language.device
+    distinct = {tuple(context): None for context in contexts}
+    cache = new_cache(model) if len(distinct) < len(contexts) and not model.training else None
     with language.precision():
-        hidden: Tensor = backbone(model)(
-            input_ids=ids.to(device),
-            attention_mask=mask.to(device),
-            position_ids=positions.to(device),
-            use_cache=False,
-        ).last_hidden_state
-    return hidden[predicts.to(device)]
+        if cache is None or not is_plain(cache):
+            return _hidden_apart(language.device, model, contexts, responses)
+        return _hidden_shared(language.device, model, cache, list(distinct), contexts, responses)
+
+
+def _hidden_apart(
+    device: torch.device, model: nn.Module, contexts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+) -> Tensor:
+    """Read every context with its response, padded on the right."""
+    ids, mask = right_pad([[*context, *response] for context, response in zip(contexts, responses, strict=True)])
+    width = ids.shape[1]
+    hidden: Tensor = backbone(model)(
+        input_ids=ids.to(device),
+        attention_mask=mask.to(device),
+        position_ids=torch.arange(width, device=device).expand(len(ids), width),
+        use_cache=False,
+    ).last_hidden_state
+    starts = [row * width + len(context) - 1 for row, context in enumerate(contexts)]
+    return _ranges(hidden.flatten(0, 1), starts, [len(response) for response in responses])
+
+
+def _hidden_shared(
+    device: torch.device,
+    model: nn.Module,
+    cache: Any,
+    distinct: list[tuple[int, ...]],
+    contexts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+) -> Tensor:
+    """Read every distinct context once, then all responses: contexts padded on the left, responses on the right."""
+    net = backbone(model)
+    argument = {cache_argument(net): cache}
+    place = {context: index for index, context in enumerate(distinct)}
+    owner = torch.tensor([place[tuple(context)] for context in contexts], device=device)
+    ids, mask = (x.to(device) for x in left_pad(distinct))
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    hidden = net(
+        input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **argument
+    ).last_hidden_state[:, -1:].index_select(0, owner)  # fmt: skip
+    width = max(len(response) for response in responses)
+    if width > 1:  # the last token of a response predicts nothing
+        repeat_rows(cache, owner)
+        ids, after = (x.to(device) for x in right_pad([response[:-1] for response in responses]))
+        positions = positions[owner, -1:] + 1 + torch.arange(width - 1, device=device)
+        follows = net(
+            input_ids=ids, attention_mask=torch.cat([mask[owner], after], 1), position_ids=positions, use_cache=True,
+            **argument,
+        ).last_hidden_state  # fmt: skip
+        hidden = torch.cat([hidden, follows], 1)
+    starts = [row * width for row in range(len(responses))]
+    return _ranges(hidden.flatten(0, 1), starts, [len(response) for response in responses])
+
+
+def _ranges(table: Tensor, starts: list[int], lengths: list[int]) -> Tensor:
+    """Return the rows ``start, start + 1, ...`` of a table, as many as each length says, one range after the other."""
+    rows = [row for start, length in zip(starts, lengths, strict=True) for row in range(start, start + length)]
+    return table.index_select(0, torch.tensor(rows, device=table.device))
 
 
 def left_pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -230,6 +276,15 @@ def left_pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     return (
         torch.tensor([[0] * (width - len(row)) + list(row) for row in rows]),
         torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows]),
+    )
+
+
+def right_pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return ids and attention mask of rows that begin together."""
+    width = max(len(row) for row in rows)
+    return (
+        torch.tensor([list(row) + [0] * (width - len(row)) for row in rows]),
+        torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows]),
     )
 
 

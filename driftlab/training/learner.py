@@ -111,22 +111,34 @@ class Learner:
         policy_share = {"sft": 1.0, "grpo": 1.0, "sdpo": 0.0, "hybrid": config.hybrid_weight}[config.method]
         policy = self._weights([sample.learn for sample in samples], policy_share)
         distil = self._weights([sample.distil for sample in samples], 1.0 - policy_share)
-        signal = sum(
-            float(weight.sum()) for weight, sample in zip(policy, samples, strict=True)
-            if config.method == "sft" or config.kl_weight or sample.advantage
-        )  # fmt: skip
-        learns = self.ranks.total(signal + sum(float(weight.sum()) for weight in distil)) > 0
+        always = config.method == "sft" or config.kl_weight > 0
+        active = [
+            bool(distilled.any()) or (bool(learnt.any()) and (always or sample.advantage != 0))
+            for sample, learnt, distilled in zip(samples, policy, distil, strict=True)
+        ]
+        learns = self.ranks.total(sum(active)) > 0
         self.optimizer.zero_grad()
-        for rows in self._micro_batches(samples):
-            with torch.set_grad_enabled(learns):
-                loss = self._loss(samples[rows], policy[rows], distil[rows], old, sums)
+        for rows, gradient in self._passes(samples, active):
+            part = [samples[row] for row in rows]
+            with torch.set_grad_enabled(gradient):
+                loss = self._loss(part, [policy[row] for row in rows], [distil[row] for row in rows], old, sums)
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
         return learns
 
-    def _micro_batches(self, samples: Sequence[Sample]) -> list[slice]:
+    def _passes(self, samples: Sequence[Sample], active: Sequence[bool]) -> list[tuple[list[int], bool]]:
+        """Cut a batch into passes: which samples, and whether they have a gradient.
+
+        Samples that no loss looks at (a group of equal rewards, no demonstration) are scored for the log only. Those of
+        like length go together, so that little of a pass is padding.
+        """
         size = self.config.micro_batch or max(len(samples), 1)
-        return [slice(start, start + size) for start in range(0, len(samples), size)]
+        order = sorted(range(len(samples)), key=lambda row: len(samples[row].response.ids))
+        passes = []
+        for gradient in (True, False):
+            rows = [row for row in order if active[row] == gradient]
+            passes += [(rows[start : start + size], gradient) for start in range(0, len(rows), size)]
+        return passes
 
     def _weights(self, masks: list[Tensor], share: float) -> list[Tensor]:
         counts = [float(mask.sum()) for mask in masks]
@@ -211,8 +223,8 @@ class Learner:
     def _old_log_probs(self, samples: Sequence[Sample]) -> dict[int, Tensor]:
         """Return the log-probabilities of each response under the policy that sampled it, by row."""
         found: dict[int, Tensor] = {}
-        for rows in self._micro_batches(samples):
-            part = samples[rows]
+        for rows, _ in self._passes(samples, [False] * len(samples)):
+            part = [samples[row] for row in rows]
             scores = self._terms(part, None, judged=False)["log_probs"]
             split = torch.split(scores, [len(sample.response.ids) for sample in part])
             found |= {sample.row: score for sample, score in zip(part, split, strict=True)}

@@ -7,7 +7,7 @@ import torch
 
 from driftlab.errors import CheckpointError, UsageError
 from driftlab.training import objectives
-from driftlab.training.cache import new_cache
+from driftlab.training.cache import is_plain, new_cache
 from driftlab.training.language import Language, head, load_language, plain_weights, response_hidden, save_language
 from driftlab.training.rollout import sample, uniforms
 from driftlab.training.tasks import Question
@@ -93,6 +93,56 @@ def test_scoring_equals_one_row_at_a_time(language):
             table = logits.log_softmax(-1)
             expected += [table[len(prompt) + place - 1, token].item() for place, token in enumerate(response)]
     assert found == pytest.approx(expected, abs=2e-5)
+
+
+def shared_and_apart(language, monkeypatch):
+    """Return hidden states and gradients of responses to shared prompts, the prompts read once and read each time."""
+    prompts = [prompt for prompt in prompts_of_unequal_length(language) for _ in range(3)]
+    draws = uniforms(len(prompts), 26, 2, "test")
+    responses = [response.ids for response in sample(language, prompts, draws, 1.0)]
+    responses[4] = responses[4][:1]  # nothing follows its prompt but what the prompt predicts
+    order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(0)).tolist()
+    prompts, responses = [prompts[row] for row in order], [responses[row] for row in order]
+    found = []
+    for shared in (True, False):
+        monkeypatch.setattr("driftlab.training.language.is_plain", lambda cache, shared=shared: shared)
+        language.model.zero_grad()
+        hidden = response_hidden(language, language.model, prompts, responses)
+        assert len(hidden) == sum(map(len, responses))
+        (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
+        found.append((hidden.detach(), torch.cat([p.grad.flatten() for p in language.model.parameters()])))
+    return found
+
+
+def test_prompts_read_once_give_the_same_states_and_gradients(language, monkeypatch):
+    (shared, gradient), (apart, expected) = shared_and_apart(language, monkeypatch)
+    torch.testing.assert_close(shared, apart, atol=1e-4, rtol=1e-4)
+    assert (gradient - expected).norm() < 1e-5 * expected.norm()
+
+
+def test_only_first_tokens_need_no_second_pass(language):
+    prompts = [prompt for prompt in prompts_of_unequal_length(language, 2) for _ in range(2)]
+    hidden = response_hidden(language, language.model, prompts, [[5]] * 4)
+    assert torch.equal(hidden[0], hidden[1])
+    alone = response_hidden(language, language.model, prompts[2:3], [[5]])
+    torch.testing.assert_close(hidden[2:3], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_sliding_windows_and_recomputation_read_prompts_each_time(language):
+    from transformers import MistralConfig, MistralForCausalLM
+
+    config = MistralConfig(
+        vocab_size=173, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, sliding_window=4, eos_token_id=1,
+    )  # fmt: skip
+    other = Language(MistralForCausalLM(config), build_tokenizer(), language.device)
+    assert is_plain(new_cache(language.model))
+    assert not is_plain(new_cache(other.model))
+    prompts = [list(range(2, 13))] * 3
+    responses = [response.ids for response in sample(other, prompts, uniforms(3, 20, 0, "test"), 1.0)]
+    hidden = response_hidden(other, other.model, prompts, responses)
+    each = [response_hidden(other, other.model, [p], [r]) for p, r in zip(prompts, responses, strict=True)]
+    torch.testing.assert_close(hidden, torch.cat(each), atol=1e-5, rtol=1e-4)
 
 
 def test_cache_written_in_place_samples_the_same(language, monkeypatch):

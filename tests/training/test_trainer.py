@@ -131,6 +131,32 @@ def test_gradient_does_not_depend_on_the_micro_batch(small, settings):
         assert (part - whole).norm() <= 2e-6 * max(1.0, whole.norm().item() / 0.1)
 
 
+@pytest.mark.parametrize("settings", [{"method": "grpo"}, {"method": "sdpo"}, {"method": "hybrid"}])
+def test_samples_without_a_gradient_are_left_out_of_it_and_counted(small, settings):
+    """A group of equal rewards and a response without demonstration: the same gradient and log, and less work."""
+    setup = small(**settings, prompts=6)
+    samples = batch(setup)
+    for sample in samples[:8]:
+        sample.advantage, sample.distil = 0.0, torch.zeros_like(sample.distil)
+    backward = []
+    passes = Learner._passes
+
+    def all_active(self, samples, active):
+        backward.append(sum(active))
+        return passes(self, samples, [True] * len(samples))
+
+    found, whole, sums = gradient(setup, samples), None, [Sums(), Sums()]
+    learner_of(setup)._accumulate(samples, None, sums[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "_passes", all_active)
+        whole = gradient(setup, samples)
+        learner_of(setup)._accumulate(samples, None, sums[1])
+    assert 0 < backward[0] <= len(samples) - 8
+    torch.testing.assert_close(found, whole, atol=2e-7, rtol=1e-4)
+    assert sums[0].counts == sums[1].counts
+    assert sums[0].sums == pytest.approx(sums[1].sums, rel=1e-5)
+
+
 def test_tiny_world_cuts_a_batch_and_keeps_a_given_size(small):
     assert small().config.micro_batch == 64
     assert small(micro_batch=7).config.micro_batch == 7
