@@ -94,6 +94,8 @@ class TrainConfig:
     eval_every: int = setting(0, "also every so many steps; 0 for never", low=0)
     eval_samples: int = setting(128, "evaluation questions a task", low=1)
     bf16: str = setting("auto", "autocast the blocks to bfloat16; auto: on CUDA", ("auto", "on", "off"))
+    fsdp: str = setting("auto", "share weights out over the processes; auto: where accelerate launch asks for FSDP",
+                        ("auto", "on", "off"))  # fmt: skip
     lora_rank: int = setting(0, "train low-rank adapters of this rank; 0 for all weights", low=0)
     gradient_checkpointing: bool = setting(False, "recompute activations to save memory")
     allow_code_execution: bool = setting(False, "let verifiers of kind python run model-written code")

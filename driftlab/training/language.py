@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from driftlab.errors import CheckpointError, UsageError
 from driftlab.training.cache import cache_argument, is_plain, new_cache, repeat_rows
+from driftlab.training.distributed import GATHERED_JUDGE, GATHERED_READ, Ranks, whole
 from driftlab.training.masks import opens_thought
 from driftlab.training.tasks import Question
 
@@ -51,6 +52,7 @@ class Language:
         self.tokenizer = tokenizer
         self.device = device
         self.bf16 = bf16
+        self.ranks = Ranks()  # the processes that share the weights, where several do
         self.stop_ids = _stop_ids(model, tokenizer)
         self.eos_id: int = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else min(self.stop_ids)
         _no_dropout(self.model)
@@ -97,7 +99,7 @@ class Language:
         ids = torch.arange(3, device=self.device)[None] % self.model.config.get_text_config().vocab_size
         with torch.no_grad():
             expected = self.model(input_ids=ids).logits.float()
-            found = head(self.model, backbone(self.model)(input_ids=ids).last_hidden_state)
+            found = head(self.model, read(self.model, input_ids=ids))
         if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-3, rtol=1e-3):
             raise UsageError(
                 f"Model type {self.model.config.model_type!r}: expected logits that are the output layer of the last "
@@ -138,9 +140,14 @@ def load_language(
     return Language(model, tokenizer, device, bf16=bf16)
 
 
-def save_language(model: Any, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:
-    """Write a model and its tokenizer as an ordinary Hugging Face folder: adapters merged, tied weights once."""
-    weights = {name: value.to(dtype).cpu().contiguous() for name, value in plain_weights(model).items()}
+def save_language(model: Any, tokenizer: Any, folder: Path, dtype: torch.dtype, *, leads: bool = True) -> None:
+    """Write a model and its tokenizer as an ordinary Hugging Face folder: adapters merged, tied weights once.
+
+    A sharded model is put together by all processes; only the one that ``leads`` writes.
+    """
+    weights = {name: whole(value).to(dtype).cpu().contiguous() for name, value in plain_weights(model).items()}
+    if not leads:
+        return
     with _silence():
         model.save_pretrained(folder, state_dict=weights)
         tokenizer.save_pretrained(folder)
@@ -156,11 +163,10 @@ def plain_weights(model: Any) -> dict[str, Tensor]:
     """Return the weights under the names of an ordinary model: what an adapter adds is added, ties appear once."""
     adapted = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
     weights: dict[str, Tensor] = {}
-    seen: set[int] = set()
+    once = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
     for name, value in model.state_dict().items():
-        if ".lora_" in name or value.data_ptr() in seen:
+        if ".lora_" in name or name not in once:
             continue
-        seen.add(value.data_ptr())
         owner, based, rest = name.partition(".base_layer.")
         if based and rest == "weight":
             value = value + adapted[owner].get_delta_weight("default")
@@ -179,10 +185,18 @@ def backbone(model: Any) -> Any:
     return model.get_decoder()
 
 
+def read(model: Any, **inputs: Any) -> Tensor:
+    """Return the last hidden states of a causal language model."""
+    gathered = getattr(model, GATHERED_READ, None)  # of a sharded model
+    hidden: Tensor = gathered(**inputs) if gathered else backbone(model)(**inputs).last_hidden_state
+    return hidden
+
+
 def head(model: Any, hidden: Tensor) -> Tensor:
     """Return float32 logits of hidden states: the output layer is never left to autocast."""
+    judge = getattr(model, GATHERED_JUDGE, None) or model.get_output_embeddings()
     with torch.autocast(hidden.device.type, enabled=False):
-        logits: Tensor = model.get_output_embeddings()(hidden.float())
+        logits: Tensor = judge(hidden.float())
         return logits
 
 
@@ -209,7 +223,8 @@ def response_hidden(
     Tensor of shape (sum of response lengths, hidden size)
     """
     distinct = {tuple(context): None for context in contexts}
-    cache = new_cache(model) if len(distinct) < len(contexts) and not model.training else None
+    apart = len(distinct) == len(contexts) or model.training or language.ranks.sharded
+    cache = None if apart else new_cache(model)
     with language.precision():
         if cache is None or not is_plain(cache):
             return _hidden_apart(language.device, model, contexts, responses)
@@ -222,12 +237,13 @@ def _hidden_apart(
     """Read every context with its response, padded on the right."""
     ids, mask = right_pad([[*context, *response] for context, response in zip(contexts, responses, strict=True)])
     width = ids.shape[1]
-    hidden: Tensor = backbone(model)(
+    hidden = read(
+        model,
         input_ids=ids.to(device),
         attention_mask=mask.to(device),
         position_ids=torch.arange(width, device=device).expand(len(ids), width),
         use_cache=False,
-    ).last_hidden_state
+    )
     starts = [row * width + len(context) - 1 for row, context in enumerate(contexts)]
     return _ranges(hidden.flatten(0, 1), starts, [len(response) for response in responses])
 
@@ -241,24 +257,20 @@ def _hidden_shared(
     responses: Sequence[Sequence[int]],
 ) -> Tensor:
     """Read every distinct context once, then all responses: contexts padded on the left, responses on the right."""
-    net = backbone(model)
-    argument = {cache_argument(net): cache}
+    argument = {cache_argument(backbone(model)): cache}
     place = {context: index for index, context in enumerate(distinct)}
     owner = torch.tensor([place[tuple(context)] for context in contexts], device=device)
     ids, mask = (x.to(device) for x in left_pad(distinct))
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    hidden = net(
-        input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **argument
-    ).last_hidden_state[:, -1:].index_select(0, owner)  # fmt: skip
+    hidden = read(model, input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **argument)
+    hidden = hidden[:, -1:].index_select(0, owner)
     width = max(len(response) for response in responses)
     if width > 1:  # the last token of a response predicts nothing
         repeat_rows(cache, owner)
         ids, after = (x.to(device) for x in right_pad([response[:-1] for response in responses]))
         positions = positions[owner, -1:] + 1 + torch.arange(width - 1, device=device)
-        follows = net(
-            input_ids=ids, attention_mask=torch.cat([mask[owner], after], 1), position_ids=positions, use_cache=True,
-            **argument,
-        ).last_hidden_state  # fmt: skip
+        mask = torch.cat([mask[owner], after], 1)
+        follows = read(model, input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **argument)
         hidden = torch.cat([hidden, follows], 1)
     starts = [row * width for row in range(len(responses))]
     return _ranges(hidden.flatten(0, 1), starts, [len(response) for response in responses])

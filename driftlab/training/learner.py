@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from driftlab.errors import NumericalError
 from driftlab.training import objectives
 from driftlab.training.config import TrainConfig
-from driftlab.training.distributed import Ranks
+from driftlab.training.distributed import Ranks, like, local, take, whole
 from driftlab.training.experience import Sample
 from driftlab.training.language import Language, head, response_hidden
 from driftlab.training.teachers import Teacher, trainable
@@ -66,6 +66,7 @@ class Learner:
         self.teacher, self.reference = teacher, reference
         self.parameters = [parameter for parameter in language.model.parameters() if parameter.requires_grad]
         self.chunk_logits = _LOGITS
+        self.vocabulary = language.model.get_output_embeddings().weight.shape[0]
         self.optimizer_steps = 0
         self.new_optimizer()
 
@@ -79,7 +80,7 @@ class Learner:
     def learn(self, samples: Sequence[Sample]) -> dict[str, float | None]:
         """Take the optimizer steps of one rollout batch and return the step's token means."""
         config = self.config
-        before = [tensor.clone() for tensor in trainable(self.language.model)]
+        before = [local(tensor).clone() for tensor in trainable(self.language.model)]
         parts = _shares(samples, config)
         old = self._old_log_probs(samples) if len(parts) > 1 else None  # with one step, nothing has moved since
         sums, updates, norm = Sums(), 0, 0.0
@@ -89,16 +90,18 @@ class Learner:
                 updates += norm > 0
         if updates and self.teacher is not None:
             self.teacher.after_iteration(self.language.model)
-        moved = sum(
-            float((new - was).double().square().sum())
-            for new, was in zip(trainable(self.language.model), before, strict=True)
+        moved = self.ranks.add_parts(
+            sum(
+                float((local(new) - was).double().square().sum())
+                for new, was in zip(trainable(self.language.model), before, strict=True)
+            )
         )
         return {
             **sums.means(self.ranks),
             "grad_norm": norm if updates else None,
             "update_norm": moved**0.5,
             "updates": updates,
-            "teacher_distance": self.teacher.distance(self.language.model) if self.teacher else None,
+            "teacher_distance": self.teacher.distance(self.language.model, self.ranks) if self.teacher else None,
         }
 
     def _accumulate(self, samples: Sequence[Sample], old: dict[int, Tensor] | None, sums: Sums) -> bool:
@@ -117,13 +120,15 @@ class Learner:
             for sample, learnt, distilled in zip(samples, policy, distil, strict=True)
         ]
         learns = self.ranks.total(sum(active)) > 0
+        if self.ranks.sharded:  # all processes go through the same passes, whatever there is to learn in their own
+            active = [learns] * len(samples)
         self.optimizer.zero_grad()
         for rows, gradient in self._passes(samples, active):
             part = [samples[row] for row in rows]
             with torch.set_grad_enabled(gradient):
                 loss = self._loss(part, [policy[row] for row in rows], [distil[row] for row in rows], old, sums)
-            if loss.requires_grad:
-                loss.backward()  # type: ignore[no-untyped-call]
+            if loss.requires_grad:  # sharded gradients arrive as means over the processes
+                (loss * self.ranks.size if self.ranks.sharded else loss).backward()  # type: ignore[no-untyped-call]
         return learns
 
     def _passes(self, samples: Sequence[Sample], active: Sequence[bool]) -> list[tuple[list[int], bool]]:
@@ -159,7 +164,7 @@ class Learner:
         loss = torch.zeros((), device=device)
         for name, weights in (("policy", policy), ("distil", distil)):
             weight = torch.cat(weights).to(device)
-            if name in terms and weight.any():
+            if name in terms and (weight.any() or self.ranks.sharded):
                 loss = loss + (terms[name] * weight)[weight > 0].sum()
         distilled = torch.cat([sample.distil for sample in samples]).to(device)
         for name in ("entropy", "teacher_entropy", "kl_ref", "clip_ratio", "topk_mass"):
@@ -210,12 +215,13 @@ class Learner:
                 teacher=teacher, reference=anchor,
             )  # fmt: skip
 
-        size = max(self.chunk_logits // model.get_output_embeddings().weight.shape[0], 1)
-        if len(tokens) <= size:
+        count = self.ranks.most(-(-len(tokens) // max(self.chunk_logits // self.vocabulary, 1)))
+        if count == 1:
             return chunk(hidden, slice(None))
+        size = -(-len(tokens) // count)
         pieces = [
             checkpoint(chunk, hidden[start : start + size], slice(start, start + size), use_reentrant=False)
-            for start in range(0, len(tokens), size)
+            for start in range(0, size * count, size)
         ]
         return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
 
@@ -239,8 +245,9 @@ class Learner:
         for parameter in self.parameters:
             if parameter.grad is None:  # no sample of this process had a gradient
                 parameter.grad = torch.zeros_like(parameter)
-        self.ranks.add([parameter.grad for parameter in self.parameters if parameter.grad is not None])
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip))
+        if not self.ranks.sharded:
+            self.ranks.add([parameter.grad for parameter in self.parameters if parameter.grad is not None])
+        norm = float(whole(nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip)))
         if not norm < float("inf"):
             raise NumericalError(
                 f"Gradient norm at optimizer step {self.optimizer_steps + 1}: expected a finite number, found {norm}.",
@@ -257,10 +264,10 @@ class Learner:
         return norm
 
     def state(self) -> dict[str, Any]:
-        """Return what a resume needs."""
+        """Return what a resume needs, the same for any number of processes; sharded, all of them must ask."""
         return {
-            "weights": [tensor.clone() for tensor in trainable(self.language.model)],
-            "optimizer": self.optimizer.state_dict(),
+            "weights": [whole(tensor.clone()) for tensor in trainable(self.language.model)],
+            "optimizer": whole(self.optimizer.state_dict()),
             "optimizer_steps": self.optimizer_steps,
             "warm_steps": self.warm_steps,
             "teacher": self.teacher.state() if self.teacher else None,
@@ -269,8 +276,12 @@ class Learner:
     def load(self, state: dict[str, Any]) -> None:
         """Take over a saved state."""
         for tensor, saved in zip(trainable(self.language.model), state["weights"], strict=True):
-            tensor.copy_(saved)
-        self.optimizer.load_state_dict(state["optimizer"])
+            take(tensor, saved)
+        moments = {
+            place: {name: like(saved, self.parameters[place]) for name, saved in kept.items()}
+            for place, kept in state["optimizer"]["state"].items()
+        }
+        self.optimizer.load_state_dict({**state["optimizer"], "state": moments})
         self.optimizer_steps, self.warm_steps = state["optimizer_steps"], state["warm_steps"]
         if self.teacher:
             self.teacher.load(state["teacher"])

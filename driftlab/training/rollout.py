@@ -10,7 +10,7 @@ from torch import Tensor
 
 from driftlab.errors import UsageError
 from driftlab.training.cache import cache_argument, growing_cache
-from driftlab.training.language import Language, backbone, head, left_pad
+from driftlab.training.language import Language, backbone, head, left_pad, read
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ def uniforms(rows: int, width: int, seed: int, *purpose: str | int) -> Tensor:
     return torch.rand(rows, width, generator=generator)
 
 
-@torch.inference_mode()
 def sample(
     language: Language,
     prompts: Sequence[Sequence[int]],
@@ -84,9 +83,11 @@ def sample(
         raise UsageError(f"Temperature: expected a number above 0, found {temperature}.", "Use --temperature 1.")
     step = max(rows // copies, 1) if rows else len(prompts)
     responses: list[Response] = []
-    for start in range(0, len(prompts), step):
-        part = draws[start * copies : (start + step) * copies]
-        responses += _sample(language, prompts[start : start + step], part, temperature, copies)
+    # What inference mode makes may not be written to outside it, and sharded weights are put together in place.
+    with torch.no_grad() if language.ranks.sharded else torch.inference_mode():
+        for start in range(0, len(prompts), step):
+            part = draws[start * copies : (start + step) * copies]
+            responses += _sample(language, prompts[start : start + step], part, temperature, copies)
     return responses
 
 
@@ -94,24 +95,23 @@ def _sample(
     language: Language, prompts: Sequence[Sequence[int]], draws: Tensor, temperature: float, copies: int
 ) -> list[Response]:
     model, device = language.model, language.device
-    net = backbone(model)
     ids, mask = (x.to(device) for x in left_pad(prompts))
     draws = draws.to(device)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     width = mask.shape[1]
     mask = torch.cat([mask, mask.new_ones(len(mask), draws.shape[1])], 1)
     stops = torch.tensor(sorted(language.stop_ids), device=device)
-    argument, cache = cache_argument(net), growing_cache(model)
+    argument, cache = cache_argument(backbone(model)), growing_cache(model)
     out: list[list[int]] = [[] for _ in range(len(draws))]
     finished = [False] * len(draws)
     alive = torch.arange(len(draws), device=device)  # which response each row of the batch belongs to
     open_rows = torch.ones(len(draws), dtype=torch.bool, device=device)
     for step in range(draws.shape[1]):
         with language.precision():
-            hidden = net(
-                input_ids=ids, attention_mask=mask[:, : width + step], position_ids=positions, use_cache=True,
+            hidden = read(
+                model, input_ids=ids, attention_mask=mask[:, : width + step], position_ids=positions, use_cache=True,
                 **{argument: cache},
-            ).last_hidden_state[:, -1]  # fmt: skip
+            )[:, -1]  # fmt: skip
         if step == 0 and copies > 1:  # the prompt has been read once: from here on every response has its own row
             cache.batch_repeat_interleave(copies)
             hidden, positions, mask = (x.repeat_interleave(copies, 0) for x in (hidden, positions, mask))
@@ -123,10 +123,10 @@ def _sample(
                 finished[place] = stop
         open_rows = open_rows & ~stopped
         left = int(open_rows.sum())
-        if not left:
+        if not language.ranks.most(left):
             break
         ids, positions = tokens[:, None], positions[:, -1:] + 1
-        if left <= 0.8 * len(alive):  # enough answers are complete to be worth the copy
+        if 0 < left <= 0.8 * len(alive):  # enough answers are complete to be worth the copy
             keep = open_rows.nonzero()[:, 0]
             cache.batch_select_indices(keep)
             ids, positions, mask, alive = ids[keep], positions[keep], mask[keep], alive[keep]

@@ -96,15 +96,23 @@ class RunFolder:
                 "Resume with the same settings, or give --force to start again.",
             )
 
-    def save_checkpoint(self, language: Language, config: TrainConfig, name: Mapping[str, Any]) -> None:
-        """Write one checkpoint; ``name`` holds label, stage, step and global_step."""
+    def save_checkpoint(
+        self, language: Language, config: TrainConfig, name: Mapping[str, Any], *, leads: bool = True
+    ) -> None:
+        """Write one checkpoint; ``name`` holds label, stage, step and global_step.
+
+        Processes that share out the weights all call this; the one that ``leads`` writes.
+        """
+        dtype = getattr(torch, config.save_dtype)
         folder = self.path / "checkpoints" / f"{name['global_step']:06d}-{name['label']}"
-        if folder.exists():
-            return
         temporary = folder.with_name(f".{folder.name}.tmp")
+        if folder.exists() or not leads:
+            if language.ranks.sharded:  # the others wait for this part
+                save_language(language.model, language.tokenizer, temporary, dtype, leads=False)
+            return
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        save_language(language.model, language.tokenizer, temporary, getattr(torch, config.save_dtype))
+        save_language(language.model, language.tokenizer, temporary, dtype)
         _write(temporary / "driftlab.json", json.dumps(dict(name), indent=2))
         os.replace(temporary, folder)
 

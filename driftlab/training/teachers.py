@@ -12,9 +12,11 @@ import copy
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from driftlab.errors import UsageError
+from driftlab.training.distributed import Ranks, local, shard, take, whole
 
 TEACHERS = ("frozen", "ema", "stable", "live", "trust")
 
@@ -57,21 +59,26 @@ class Teacher:
         self.iterations = 0
         _move(self.tensors, student, 1.0)
 
-    def distance(self, student: nn.Module) -> float:
+    def shard(self, device: torch.device) -> None:
+        """Give every process its part of the weights, all of which follow the student."""
+        shard(self.shadow, device)
+        self.tensors = [parameter.detach() for parameter in self.shadow.parameters()]
+
+    def distance(self, student: nn.Module, ranks: Ranks = Ranks()) -> float:  # noqa: B008
         """Return the relative distance between teacher and student weights, >= 0."""
-        pairs = list(zip(trainable(student), self.tensors, strict=True))
-        gap = sum(float((s - t).double().square().sum()) for s, t in pairs)
-        return math.sqrt(gap / sum(float(s.double().square().sum()) for s, _ in pairs))
+        pairs = [(local(s), local(t)) for s, t in zip(trainable(student), self.tensors, strict=True)]
+        gap = ranks.add_parts(sum(float((s - t).double().square().sum()) for s, t in pairs))
+        return math.sqrt(gap / ranks.add_parts(sum(float(s.double().square().sum()) for s, _ in pairs)))
 
     def state(self) -> dict[str, Any]:
-        """Return what a resume needs."""
-        return {"iterations": self.iterations, "tensors": [tensor.clone() for tensor in self.tensors]}
+        """Return what a resume needs; a sharded teacher is put together by all processes."""
+        return {"iterations": self.iterations, "tensors": [whole(tensor.clone()) for tensor in self.tensors]}
 
     def load(self, state: dict[str, Any]) -> None:
         """Take over a saved state."""
         self.iterations = state["iterations"]
         for tensor, saved in zip(self.tensors, state["tensors"], strict=True):
-            tensor.copy_(saved)
+            take(tensor, saved)
 
     def _update(self, student: nn.Module) -> None:
         pass
@@ -135,7 +142,10 @@ class LiveTeacher(Teacher):
         """Count anew; there are no weights to anchor."""
         self.iterations = 0
 
-    def distance(self, student: nn.Module) -> float:
+    def shard(self, device: torch.device) -> None:
+        """Do nothing: the student is sharded already."""
+
+    def distance(self, student: nn.Module, ranks: Ranks = Ranks()) -> float:  # noqa: B008
         """Return 0: teacher and student are one."""
         return 0.0
 
@@ -180,4 +190,5 @@ def shadow_of(student: nn.Module) -> tuple[nn.Module, list[Tensor]]:
 def _move(tensors: list[Tensor], student: nn.Module, rate: float) -> None:
     """Move ``tensors`` towards the student: T ← (1 - rate)·T + rate·S, exactly S for rate 1."""
     for tensor, target in zip(tensors, trainable(student), strict=True):
-        tensor.copy_(target) if rate == 1.0 else tensor.lerp_(target.to(tensor.dtype), rate)
+        part, towards = local(tensor), local(target)
+        part.copy_(towards) if rate == 1.0 else part.lerp_(towards.to(part.dtype), rate)

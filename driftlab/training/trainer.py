@@ -13,7 +13,7 @@ import torch
 from driftlab.devices import resolve_device
 from driftlab.errors import UsageError
 from driftlab.training.config import Stage, TrainConfig
-from driftlab.training.distributed import Ranks, join
+from driftlab.training.distributed import Ranks, join, shard
 from driftlab.training.evaluate import evaluate
 from driftlab.training.experience import Frame, Sample, collect, collect_gold, draw_questions, student_prompt
 from driftlab.training.language import Language, load_language
@@ -53,18 +53,40 @@ def prepare(config: TrainConfig, device: str = "auto") -> Setup:
         One sentence on the first thing that cannot work.
     """
     place = resolve_device(device)
-    ranks = join(place)
-    if ranks.size > config.prompts:
-        raise UsageError(f"prompts: expected at least one for each of {ranks.size} processes, found {config.prompts}.")
+    ranks = join(place, config.fsdp)
+    _check_shares(config, ranks)
     if ranks.size > 1 and place.type == "cuda":
         place = torch.device("cuda", ranks.rank % torch.cuda.device_count())
-    config, language, tasks = (_local_model if config.model else _tiny_world)(config, place)
+        torch.cuda.set_device(place)
+    # What is to be shared out need not fit the device whole: it goes there in parts, once its copies are made.
+    loads = torch.device("cpu") if ranks.sharded else place
+    config, language, tasks = (_local_model if config.model else _tiny_world)(config, loads)
+    language.ranks, language.device = ranks, place
     config = _fit_window(config, language)
     check_stages(tasks, [stage.name for stage in config.stage_list()])
     frame = Frame(config.frame_solution, config.frame_feedback, config.frame_closing)
     setup = Setup(config, language, tasks, frame, ranks, config.model or "tiny world")
     _check_prompts(setup)
     return setup
+
+
+def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
+    """Raise one sentence if the prompts cannot be dealt out to the processes as they must be."""
+    if ranks.size > config.prompts:
+        raise UsageError(f"prompts: expected at least one for each of {ranks.size} processes, found {config.prompts}.")
+    if not ranks.sharded:
+        return
+    if (config.prompts // config.updates_per_batch) % ranks.size:
+        raise UsageError(
+            f"prompts: expected as many for each of {ranks.size} processes that share the weights, found "
+            f"{config.prompts // config.updates_per_batch} an optimizer step.",
+            f"Use a multiple of {ranks.size * config.updates_per_batch}, or fsdp = 'off'.",
+        )
+    if config.lora_rank:
+        raise UsageError(
+            f"lora_rank: expected 0 where weights are sharded, found {config.lora_rank}.",
+            "Start without FSDP, or train all weights.",
+        )
 
 
 def _tiny_world(config: TrainConfig, place: torch.device) -> tuple[TrainConfig, Language, list[Task]]:
@@ -160,7 +182,7 @@ def train(
     cursor = 0
     if resume:
         run.check_resumable(config)
-        state = run.load_state(setup.device)
+        state = run.load_state(torch.device("cpu") if ranks.sharded else setup.device)
         if state is not None:
             learner.load(state["learner"])
             cursor = state["global_step"]
@@ -200,6 +222,11 @@ def _learner(setup: Setup) -> Learner:
         )  # fmt: skip
     if config.kl_weight and config.method in ("grpo", "hybrid"):
         reference = Teacher(model)
+    if setup.ranks.sharded:  # after the copies: what is sharded cannot be copied
+        shard(model, setup.device)
+        for copied in (teacher, reference):
+            if copied is not None:
+                copied.shard(setup.device)
     return Learner(setup.language, config, setup.ranks, teacher, reference)
 
 
@@ -242,17 +269,23 @@ def _step(setup: Setup, learner: Learner, stage: Stage, global_step: int) -> dic
 def _milestone(
     setup: Setup, run: RunFolder, learner: Learner, stage: Stage, step: int, global_step: int, *, scores: bool
 ) -> None:
-    """Save a checkpoint, evaluate if asked, and last of all the state: a kill before it repeats this step."""
-    if setup.ranks.leads:
+    """Save a checkpoint, evaluate if asked, and last of all the state: a kill before it repeats this step.
+
+    One process does so; where weights are sharded all of them must help, and one writes.
+    """
+    leads = setup.ranks.leads
+    if leads or setup.ranks.sharded:
         label = "base" if global_step == 0 else f"{stage.name}@{step}"
         name = {"label": label, "stage": stage.name, "step": step, "global_step": global_step}
-        run.save_checkpoint(setup.language, setup.config, name)
-        if scores:
-            result = evaluate(setup.language, setup.tasks, setup.config)
-            for row in result.scores:
+        run.save_checkpoint(setup.language, setup.config, name, leads=leads)
+        result = evaluate(setup.language, setup.tasks, setup.config) if scores else None
+        state = {"global_step": global_step, "learner": learner.state()}
+        if leads:
+            for row in result.scores if result else ():
                 run.log("scores", {**name, **row})
-            run.save_responses(label, result.responses)
-        run.save_state({"global_step": global_step, "learner": learner.state()})
+            if result:
+                run.save_responses(label, result.responses)
+            run.save_state(state)
     setup.ranks.wait()
 
 
