@@ -35,7 +35,7 @@ def _check(name: str) -> None:
         raise UsageError(f"Tracker {name!r}: expected tensorboard or wandb.")
     if find_spec(name) is None:
         raise UsageError(
-            f"Tracker {name}: expected the package {name}, found none.", "pip install 'driftlab[tracking]'."
+            f"Tracker {name}: expected the package {name}, found none.", f"pip install 'driftlab[{name}]'."
         )
 
 
@@ -57,8 +57,26 @@ def _tensorboard(out: Path, stack: ExitStack) -> Record:
 
 
 def _wandb(out: Path, setup: Setup, stack: ExitStack) -> Record:
+    """Start a run, or go on with the one that a former process of this run folder began.
+
+    ``WANDB_MODE=offline`` keeps everything in ``RUN/wandb`` until ``wandb sync``.
+    """
     import wandb
 
-    run = wandb.init(project="driftlab", name=out.name, dir=str(out), config=setup.config.to_dict(), resume="allow")
-    stack.callback(run.finish)
+    file = out / "state" / "wandb.txt"
+    known = file.read_text(encoding="utf-8").strip() if file.is_file() else None
+    try:
+        run = wandb.init(
+            project="driftlab", name=out.name, dir=str(out), config=setup.config.to_dict(), id=known, resume="allow",
+            settings=wandb.Settings(console="off", quiet=True),
+        )  # fmt: skip
+    except wandb.Error as error:
+        reason = str(error).split("\n")[0]
+        raise UsageError(
+            f"Tracker wandb: expected a run to start, found: {reason}",
+            "Log in with `wandb login`, or set WANDB_MODE=offline, and give --resume.",
+        ) from error
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(run.id, encoding="utf-8")
+    stack.push(lambda kind, *_: run.finish(exit_code=int(kind is not None)))
     return lambda numbers: run.log(numbers, step=int(numbers["global_step"]))

@@ -70,12 +70,6 @@ def test_weight_near_an_end_warns(tmp_path, capsys):
     assert "warning: jsd_beta 0.01 is near an end" in capsys.readouterr().err
 
 
-def test_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard")
-    assert run(["train", "-o", str(tmp_path / "run"), *SMALL, "--no-evaluate", "--track", "tensorboard"]) == 0
-    assert list((tmp_path / "run/tensorboard").iterdir())
-
-
 def test_help_loads_no_torch():
     code = (
         "import sys; from driftlab_cli.main import run; run(['train', '--help']); "
