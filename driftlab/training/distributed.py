@@ -82,7 +82,7 @@ def join(device: torch.device, fsdp: str = "off") -> Ranks:
     Raises
     ------
     UsageError
-        If weights are to be sharded over a single process.
+        If weights are to be sharded over a single process, or moved off their device.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -96,6 +96,11 @@ def join(device: torch.device, fsdp: str = "off") -> Ranks:
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     asked = os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true")
     sharded = fsdp == "on" or (fsdp == "auto" and asked)
+    if sharded and os.environ.get("FSDP_OFFLOAD_PARAMS", "").lower() in ("1", "true"):
+        raise UsageError(
+            "FSDP: expected weights that stay on their device, found offloading asked for in accelerate's settings.",
+            "Set fsdp_offload_params to false.",
+        )
     return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size(), sharded)
 
 

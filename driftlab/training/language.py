@@ -235,7 +235,7 @@ def _hidden_apart(
     device: torch.device, model: nn.Module, contexts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
 ) -> Tensor:
     """Read every context with its response, padded on the right."""
-    ids, mask = right_pad([[*context, *response] for context, response in zip(contexts, responses, strict=True)])
+    ids, mask = _right_pad([[*context, *response] for context, response in zip(contexts, responses, strict=True)])
     width = ids.shape[1]
     hidden = read(
         model,
@@ -256,19 +256,24 @@ def _hidden_shared(
     contexts: Sequence[Sequence[int]],
     responses: Sequence[Sequence[int]],
 ) -> Tensor:
-    """Read every distinct context once, then all responses: contexts padded on the left, responses on the right."""
+    """Read every distinct context once, then all responses, both padded on the right.
+
+    The padding of a context lies between it and its responses, masked; on the left, its queries would see nothing at
+    all, which not every attention kernel differentiates to zero.
+    """
     argument = {cache_argument(backbone(model)): cache}
     place = {context: index for index, context in enumerate(distinct)}
     owner = torch.tensor([place[tuple(context)] for context in contexts], device=device)
-    ids, mask = (x.to(device) for x in left_pad(distinct))
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    ids, mask = (x.to(device) for x in _right_pad(distinct))
+    positions = torch.arange(ids.shape[1], device=device).expand_as(ids)
     hidden = read(model, input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **argument)
-    hidden = hidden[:, -1:].index_select(0, owner)
+    ends = mask.sum(1) - 1
+    hidden = hidden[torch.arange(len(ids), device=device), ends][:, None].index_select(0, owner)
     width = max(len(response) for response in responses)
     if width > 1:  # the last token of a response predicts nothing
         repeat_rows(cache, owner)
-        ids, after = (x.to(device) for x in right_pad([response[:-1] for response in responses]))
-        positions = positions[owner, -1:] + 1 + torch.arange(width - 1, device=device)
+        ids, after = (x.to(device) for x in _right_pad([response[:-1] for response in responses]))
+        positions = ends[owner, None] + 1 + torch.arange(width - 1, device=device)
         mask = torch.cat([mask[owner], after], 1)
         follows = read(model, input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **argument)
         hidden = torch.cat([hidden, follows], 1)
@@ -282,16 +287,7 @@ def _ranges(table: Tensor, starts: list[int], lengths: list[int]) -> Tensor:
     return table.index_select(0, torch.tensor(rows, device=table.device))
 
 
-def left_pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return ids and attention mask of rows that end together."""
-    width = max(len(row) for row in rows)
-    return (
-        torch.tensor([[0] * (width - len(row)) + list(row) for row in rows]),
-        torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows]),
-    )
-
-
-def right_pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+def _right_pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return ids and attention mask of rows that begin together."""
     width = max(len(row) for row in rows)
     return (

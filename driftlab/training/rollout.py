@@ -10,7 +10,7 @@ from torch import Tensor
 
 from driftlab.errors import UsageError
 from driftlab.training.cache import cache_argument, growing_cache
-from driftlab.training.language import Language, backbone, head, left_pad, read
+from driftlab.training.language import Language, backbone, head, read
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _sample(
     language: Language, prompts: Sequence[Sequence[int]], draws: Tensor, temperature: float, copies: int
 ) -> list[Response]:
     model, device = language.model, language.device
-    ids, mask = (x.to(device) for x in left_pad(prompts))
+    ids, mask = (x.to(device) for x in _left_pad(prompts))
     draws = draws.to(device)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     width = mask.shape[1]
@@ -140,3 +140,12 @@ def _inverse_cdf(logits: Tensor, draw: Tensor) -> Tensor:
     # The sum may miss 1 by rounding: scale the draw instead of falling off the end.
     tokens = torch.searchsorted(cumulative, draw[:, None] * cumulative[:, -1:], right=True)[:, 0]
     return tokens.clamp(max=logits.shape[-1] - 1)
+
+
+def _left_pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return ids and attention mask of rows that end together."""
+    width = max(len(row) for row in rows)
+    return (
+        torch.tensor([[0] * (width - len(row)) + list(row) for row in rows]),
+        torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows]),
+    )

@@ -154,3 +154,6 @@ def test_sharing_weights_needs_processes_and_equal_shares(small, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as accelerate launch sets it
     assert join(cpu, "auto") == Ranks(1, 2, sharded=True)
     assert join(cpu, "off") == Ranks(1, 2, sharded=False)
+    monkeypatch.setenv("FSDP_OFFLOAD_PARAMS", "true")
+    with pytest.raises(UsageError, match="found offloading asked for"):
+        join(cpu, "auto")

@@ -1,6 +1,6 @@
 """Base models of the tiny world: shipped with the package, rebuilt by a command, cached by recipe, gated.
 
-``python -m driftlab.training.world.base FOLDER [--unbiased]`` rebuilds what is shipped: about ten CPU minutes.
+``python -m driftlab.training.world.base FOLDER [--unbiased]`` rebuilds what is shipped: six to eight CPU minutes.
 """
 
 import argparse

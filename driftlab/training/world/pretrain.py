@@ -72,7 +72,7 @@ def new_model(recipe: Recipe) -> Any:
 def pretrain(
     recipe: Recipe, on_step: Callable[[int, float], None] = lambda step, loss: None, *, start: Any = None
 ) -> Any:
-    """Train a base model through the phases of a recipe; the default takes about ten CPU minutes on one thread.
+    """Train a base model through the phases of a recipe; the default takes six to eight CPU minutes on one thread.
 
     Parameters
     ----------
