@@ -57,6 +57,7 @@ class Language:
         self.eos_id: int = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else min(self.stop_ids)
         _no_dropout(self.model)
         self._check_head()
+        self.shares = self._reads_once()
 
     def render(self, question: Question, content: str | None = None) -> Prompt:
         """Render a question (or other user text for it) as the prompt of a generation.
@@ -106,6 +107,20 @@ class Language:
                 "hidden state, found something more (a soft cap or a scale).",
                 "Such models cannot be trained here yet.",
             )
+
+    def _reads_once(self) -> bool:
+        """Tell whether a prompt read once for several responses gives what it gives before each of them.
+
+        Not with sliding windows or recurrent layers, nor where positions count the padding between the two.
+        """
+        contexts, responses = [[0, 1, 2], [1], [1]], [[2, 0], [0, 2, 1], [1]]
+        cache = new_cache(self.model)
+        if not is_plain(cache):
+            return False
+        with torch.no_grad():
+            apart = _hidden_apart(self.device, self.model, contexts, responses)
+            shared = _hidden_shared(self.device, self.model, cache, contexts, responses)
+        return torch.allclose(shared, apart, atol=1e-3, rtol=1e-3)
 
 
 def load_language(
@@ -206,8 +221,8 @@ def response_hidden(
     """Return the hidden states that predict each response token, packed row after row.
 
     A context that several responses follow is read once for all of them, as in sampling: its keys and values are kept,
-    and gradients flow through them. Models with other kinds of memory, and passes that recompute activations, read it
-    with each response.
+    and gradients flow through them. It is read with each response where that is not the same, where activations are
+    recomputed, and where weights are sharded.
 
     Parameters
     ----------
@@ -222,13 +237,11 @@ def response_hidden(
     -------
     Tensor of shape (sum of response lengths, hidden size)
     """
-    distinct = {tuple(context): None for context in contexts}
-    apart = len(distinct) == len(contexts) or model.training or language.ranks.sharded
-    cache = None if apart else new_cache(model)
+    once = len({tuple(context) for context in contexts}) < len(contexts)
     with language.precision():
-        if cache is None or not is_plain(cache):
-            return _hidden_apart(language.device, model, contexts, responses)
-        return _hidden_shared(language.device, model, cache, list(distinct), contexts, responses)
+        if once and language.shares and not model.training and not language.ranks.sharded:
+            return _hidden_shared(language.device, model, new_cache(model), contexts, responses)
+        return _hidden_apart(language.device, model, contexts, responses)
 
 
 def _hidden_apart(
@@ -252,7 +265,6 @@ def _hidden_shared(
     device: torch.device,
     model: nn.Module,
     cache: Any,
-    distinct: list[tuple[int, ...]],
     contexts: Sequence[Sequence[int]],
     responses: Sequence[Sequence[int]],
 ) -> Tensor:
@@ -262,6 +274,7 @@ def _hidden_shared(
     all, which not every attention kernel differentiates to zero.
     """
     argument = {cache_argument(backbone(model)): cache}
+    distinct = list(dict.fromkeys(tuple(context) for context in contexts))
     place = {context: index for index, context in enumerate(distinct)}
     owner = torch.tensor([place[tuple(context)] for context in contexts], device=device)
     ids, mask = (x.to(device) for x in _right_pad(distinct))

@@ -7,7 +7,7 @@ import torch
 
 from driftlab.errors import CheckpointError, UsageError
 from driftlab.training import objectives
-from driftlab.training.cache import is_plain, new_cache
+from driftlab.training.cache import new_cache
 from driftlab.training.language import Language, head, load_language, plain_weights, response_hidden, save_language
 from driftlab.training.rollout import sample, uniforms
 from driftlab.training.tasks import Question
@@ -95,7 +95,7 @@ def test_scoring_equals_one_row_at_a_time(language):
     assert found == pytest.approx(expected, abs=2e-5)
 
 
-def shared_and_apart(language, monkeypatch):
+def shared_and_apart(language):
     """Return hidden states and gradients of responses to shared prompts, the prompts read once and read each time."""
     prompts = [prompt for prompt in prompts_of_unequal_length(language) for _ in range(3)]
     draws = uniforms(len(prompts), 26, 2, "test")
@@ -105,7 +105,7 @@ def shared_and_apart(language, monkeypatch):
     prompts, responses = [prompts[row] for row in order], [responses[row] for row in order]
     found = []
     for shared in (True, False):
-        monkeypatch.setattr("driftlab.training.language.is_plain", lambda cache, shared=shared: shared)
+        language.shares = shared
         language.model.zero_grad()
         hidden = response_hidden(language, language.model, prompts, responses)
         assert len(hidden) == sum(map(len, responses))
@@ -114,8 +114,9 @@ def shared_and_apart(language, monkeypatch):
     return found
 
 
-def test_prompts_read_once_give_the_same_states_and_gradients(language, monkeypatch):
-    (shared, gradient), (apart, expected) = shared_and_apart(language, monkeypatch)
+def test_prompts_read_once_give_the_same_states_and_gradients(language):
+    assert language.shares
+    (shared, gradient), (apart, expected) = shared_and_apart(language)
     torch.testing.assert_close(shared, apart, atol=1e-4, rtol=1e-4)
     assert (gradient - expected).norm() < 1e-5 * expected.norm()
 
@@ -128,17 +129,30 @@ def test_only_first_tokens_need_no_second_pass(language):
     torch.testing.assert_close(hidden[2:3], alone, atol=1e-5, rtol=1e-5)
 
 
-def test_sliding_windows_and_recomputation_read_prompts_each_time(language):
+def sliding(vocabulary):
     from transformers import MistralConfig, MistralForCausalLM
 
-    config = MistralConfig(
-        vocab_size=173, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, sliding_window=4, eos_token_id=1,
+    return MistralForCausalLM(
+        MistralConfig(
+            vocab_size=vocabulary, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=1, sliding_window=4, eos_token_id=1,
+        )
     )  # fmt: skip
-    other = Language(MistralForCausalLM(config), build_tokenizer(), language.device)
-    assert is_plain(new_cache(language.model))
-    assert not is_plain(new_cache(other.model))
-    prompts = [list(range(2, 13))] * 3
+
+
+def biased_by_distance(vocabulary):
+    """ALiBi on columns: padding between a prompt and its response would count as distance."""
+    from transformers import MptConfig, MptForCausalLM
+
+    return MptForCausalLM(MptConfig(d_model=16, n_heads=2, n_layers=1, max_seq_len=64, vocab_size=vocabulary))
+
+
+@pytest.mark.parametrize("make", [sliding, biased_by_distance])
+def test_prompts_are_read_each_time_where_that_differs(language, make):
+    torch.manual_seed(0)
+    other = Language(make(len(word_ids())), build_tokenizer(), language.device)
+    assert not other.shares
+    prompts = [[2, 3, 4, 5, 6, 7, 8, 9]] * 2 + [[2, 3]]
     responses = [response.ids for response in sample(other, prompts, uniforms(3, 20, 0, "test"), 1.0)]
     hidden = response_hidden(other, other.model, prompts, responses)
     each = [response_hidden(other, other.model, [p], [r]) for p, r in zip(prompts, responses, strict=True)]
