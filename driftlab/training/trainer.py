@@ -97,7 +97,7 @@ def _tiny_world(config: TrainConfig, place: torch.device) -> tuple[TrainConfig, 
     shown = HINT_FRAME.removeprefix("{prompt}")
     config = dataclasses.replace(
         config, lr=config.lr or 3e-4, max_new_tokens=config.max_new_tokens or 44,
-        # One pass over 128 responses allocates and returns its memory anew each step: a sixth of the training time.
+        # Two passes over 128 responses are as quick as one and need half the memory.
         micro_batch=config.micro_batch or 64,
         frame_solution=config.frame_solution or shown,
         frame_feedback=config.frame_feedback or shown.replace("solution", "feedback"),
