@@ -97,7 +97,7 @@ def _tiny_world(config: TrainConfig, place: torch.device) -> tuple[TrainConfig, 
     shown = HINT_FRAME.removeprefix("{prompt}")
     config = dataclasses.replace(
         config, lr=config.lr or 3e-4, max_new_tokens=config.max_new_tokens or 44,
-        # Two passes over 128 responses are as quick as one and need half the memory.
+        # Two passes over 128 responses are as quick as one and need less memory.
         micro_batch=config.micro_batch or 64,
         frame_solution=config.frame_solution or shown,
         frame_feedback=config.frame_feedback or shown.replace("solution", "feedback"),
