@@ -41,6 +41,11 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing lies there yet, so that there is no run to resume and none to replace."""
+        return not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
+
     def create(self, config: TrainConfig, base: str, device: str, *, force: bool = False) -> None:
         """Write ``run.json`` into a new folder.
 
@@ -49,7 +54,7 @@ class RunFolder:
         ResultsError
             If the folder holds something and ``force`` is not set, or if it holds something that is no run.
         """
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if not self.is_empty:
             if not force:
                 raise ResultsError(
                     f"Run folder {self.path}: expected a new or empty folder, found files.",
@@ -84,7 +89,7 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError):
             raise ResultsError(
                 f"Run folder {self.path}: expected run.json of a run to resume, found none that can be read.",
-                "Start it without --resume.",
+                "Choose another --out for a new run.",
             ) from None
         wanted = config.to_dict()
         differ = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))

@@ -163,7 +163,8 @@ def train(
     out : str or Path
         The run folder.
     resume : bool
-        Continue after the last saved state; the result equals that of a run without a stop, bit for bit.
+        Continue after the last saved state; the result equals that of a run without a stop, bit for bit. Where nothing
+        lies yet, start: a script that may be killed at any time gives the same line again.
     force : bool
         Replace a former run.
     on_step : callable
@@ -180,7 +181,7 @@ def train(
     config, ranks = setup.config, setup.ranks
     learner = _learner(setup)
     cursor = 0
-    if resume:
+    if resume and not run.is_empty:
         run.check_resumable(config)
         state = run.load_state(torch.device("cpu") if ranks.sharded else setup.device)
         if state is not None:

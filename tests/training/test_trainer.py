@@ -393,12 +393,21 @@ def test_refusals(small, tmp_path):
         train(setup, tmp_path / "mine", force=True)
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
     with pytest.raises(ResultsError, match=r"expected run\.json"):
-        train(setup, tmp_path / "none", resume=True)
+        train(setup, tmp_path / "mine", resume=True)
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["notes.txt"]
     train(setup, tmp_path / "run")
     with pytest.raises(ResultsError, match="group: 4 there, 2 now"):
         train(small(stages="math:1", evaluate=False, group=2), tmp_path / "run", resume=True)
     train(setup, tmp_path / "run", force=True)
     assert len(log(tmp_path / "run")) == 1
+
+
+def test_resume_starts_a_run_where_nothing_lies(small, tmp_path):
+    setup = small(stages="math:1", evaluate=False)
+    (tmp_path / "empty").mkdir()
+    for name in ("none", "empty"):
+        train(setup, tmp_path / name, resume=True)
+        assert [row["global_step"] for row in log(tmp_path / name)] == [1]
 
 
 def test_long_prompts_and_unknown_stages_fail_before_the_first_step(small):
