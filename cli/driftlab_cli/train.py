@@ -18,7 +18,7 @@ _EXAMPLES = """Examples:\n
   driftlab train -o runs/real --preset sdpo --model ./SmolLM2-135M --task rg:chain_sum --stages chain_sum:20\n
   driftlab train -o runs/real --preset grpo --model ./Qwen3-0.6B --task math=train.jsonl::boxed --stages math:50
 """
-_Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out after its last saved state, if any.")]
+_Resume = Annotated[bool, typer.Option("--resume", help="Continue in --out after the last saved state, if any.")]
 
 
 def train(
