@@ -113,12 +113,14 @@ def _point(
 
 def _ticks(ax: Axes, table: pd.DataFrame) -> None:
     """Mark every checkpoint; name all of a few, else the last of each stage."""
-    labels = table.groupby("order")["label"].agg(lambda found: " | ".join(dict.fromkeys(found)))
+    alone = table["order"].nunique() == 1
+    labels = table.groupby("order")["label"].agg(lambda found: ("\n" if alone else " | ").join(dict.fromkeys(found)))
     stages = table.groupby("order")["stage"].first()
     last = stages.ne(stages.shift(-1)).to_numpy()
     shown = [text if len(labels) <= _ALL_TICKS or end else "" for text, end in zip(labels, last, strict=True)]
-    ax.set_xticks(list(labels.index), shown, rotation=20, ha="right", rotation_mode="anchor")
-    if len(labels) == 1:
+    turned: dict[str, Any] = {} if alone else {"rotation": 20, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(list(labels.index), shown, **turned)
+    if alone:
         ax.set_xlim(labels.index[0] - 0.5, labels.index[0] + 0.5)
 
 

@@ -116,6 +116,15 @@ def test_one_checkpoint_a_run_shows_quartiles_and_null_too(store, make_rows):
     assert drawn._supxlabel.get_text().startswith("Point: median over 6 matrices; bar: quartiles; dotted: null")
 
 
+def test_the_names_of_one_position_stand_under_each_other_and_are_not_turned(store, make_rows):
+    with styled():
+        drawn = figure(table(store(make_rows("a", ["chain_sum@12"], 1e-5), make_rows("b", ["calendar@12"], 3e-5))))
+        along = figure(table(store(make_rows("a", ["x@1", "x@2"], 1e-5), out="along")))
+    (tick,) = drawn.axes[-1].get_xticklabels()
+    assert (tick.get_text(), tick.get_rotation()) == ("chain_sum@12\ncalendar@12", 0)
+    assert {tick.get_rotation() for tick in along.axes[-1].get_xticklabels()} == {20}
+
+
 def test_no_null_no_word_of_it(store, make_rows, nan):
     results = store(make_rows("a", ["x@1"], 1e-5), nss_null=nan, mask_update_iou_random=nan)
     with styled():
