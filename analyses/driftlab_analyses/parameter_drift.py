@@ -113,7 +113,7 @@ def _point(
 
 def _ticks(ax: Axes, table: pd.DataFrame) -> None:
     """Mark every checkpoint; name all of a few, else the last of each stage."""
-    alone = table["order"].nunique() == 1
+    alone = len(set(table["order"])) == 1
     labels = table.groupby("order")["label"].agg(lambda found: ("\n" if alone else " | ").join(dict.fromkeys(found)))
     stages = table.groupby("order")["stage"].first()
     last = stages.ne(stages.shift(-1)).to_numpy()

@@ -48,20 +48,31 @@ def remarks_on(
     found += _of_references(sequences, other_seed is not None)
     for row in whole.to_dict("records"):
         found += _of_label(row, encoder)
-    found += _not_compared([one.run for one in sequences], tests)
+    found += _not_compared(sequences, tests)
     if not resolvable(tests):
         found.append("There are more comparisons than the sign flips can resolve after correction: compare fewer runs.")
     return found
 
 
-def _not_compared(runs: Sequence[str], tests: pd.DataFrame) -> Iterator[str]:
+def _not_compared(sequences: Sequence[ResponseSequence], tests: pd.DataFrame) -> Iterator[str]:
     compared = {frozenset(pair) for pair in zip(tests["left"], tests["right"], strict=True)}
-    missing = [pair for pair in combinations(runs, 2) if frozenset(pair) not in compared]
-    if missing:
-        yield (
-            f"{len(missing)} of {len(runs) * (len(runs) - 1) // 2} pairs of runs have no prompt in common at a label, "
-            f"as runs of different seeds, and are not compared ({missing[0][0]} and {missing[0][1]} first)."
-        )
+    pairs = list(combinations(sequences, 2))
+    missing = [pair for pair in pairs if frozenset(one.run for one in pair) not in compared]
+    strangers = [
+        pair for pair in missing if not set.intersection(*({step.label for step in one.steps} for one in pair))
+    ]
+    for some, why in (
+        (strangers, "no label in common: name the files of one step alike"),
+        (
+            [pair for pair in missing if pair not in strangers],
+            "no prompt in common at a label, as runs of different seeds",
+        ),
+    ):
+        if some:
+            yield (
+                f"{len(some)} of {len(pairs)} pairs of runs are not compared, for they have {why} "
+                f"({some[0][0].run} and {some[0][1].run} first)."
+            )
 
 
 def _of_files(sequences: Sequence[ResponseSequence]) -> Iterator[str]:

@@ -48,15 +48,19 @@ driftlab similarity runs/grpo-no-kl runs/sdpo-cot --seed-run out/responses/other
     -o out --resume
 
 stage "8 greedy responses to 64 questions, at both stage ends"
-driftlab respond base=smollm2-base grpo1=runs/grpo-no-kl/checkpoints/000012-chain_sum@12 \
-    grpo2=runs/grpo-no-kl/checkpoints/000024-calendar_arithmetic@12 sdpo1=runs/sdpo-cot/checkpoints/000012-chain_sum@12 \
-    sdpo2=runs/sdpo-cot/checkpoints/000024-calendar_arithmetic@12 --prompts questions/asked.jsonl \
-    --temperature 0 --max-new-tokens 40 --batch 32 -o greedy --resume
-driftlab similarity greedy/responses/base.jsonl grpo-no-kl=greedy/responses/grpo1.jsonl \
-    grpo-no-kl=greedy/responses/grpo2.jsonl sdpo-cot=greedy/responses/sdpo1.jsonl sdpo-cot=greedy/responses/sdpo2.jsonl \
+driftlab respond base=smollm2-base chain_sum@12=runs/grpo-no-kl/checkpoints/000012-chain_sum@12 \
+    calendar_arithmetic@12=runs/grpo-no-kl/checkpoints/000024-calendar_arithmetic@12 \
+    --prompts questions/asked.jsonl --temperature 0 --max-new-tokens 40 --batch 32 -o greedy/grpo-no-kl --resume
+driftlab respond chain_sum@12=runs/sdpo-cot/checkpoints/000012-chain_sum@12 \
+    calendar_arithmetic@12=runs/sdpo-cot/checkpoints/000024-calendar_arithmetic@12 \
+    --prompts questions/asked.jsonl --temperature 0 --max-new-tokens 40 --batch 32 -o greedy/sdpo-cot --resume
+grpo=greedy/grpo-no-kl/responses sdpo=greedy/sdpo-cot/responses
+driftlab similarity "$grpo/base.jsonl" "grpo-no-kl=$grpo/chain_sum@12.jsonl" "grpo-no-kl=$grpo/calendar_arithmetic@12.jsonl" \
+    "sdpo-cot=$sdpo/chain_sum@12.jsonl" "sdpo-cot=$sdpo/calendar_arithmetic@12.jsonl" \
     --encoder "$encoder" -o greedy --resume
 
-stage "9 figures and one page"
+stage "9 figures, small tables, and one page"
 driftlab figures out -o figures --force
 driftlab figures greedy -o figures/greedy --force
+"$python" "$here/tables.py" . tables
 driftlab report out -o report.html --force --title "SmolLM2-135M: GRPO and SDPO on two tasks"

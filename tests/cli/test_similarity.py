@@ -132,6 +132,14 @@ def test_what_is_left_out_is_said(files, tmp_path, capsys):
     assert table["status"].value_counts().to_dict() == {"ok": 49, "skipped": 12}
 
 
+def test_steps_named_differently_in_each_run_are_not_compared_and_it_is_said_why(files, tmp_path, capsys):
+    later = [write(tmp_path / name, lambda i: "old and late") for name in ("n2.jsonl", "f2.jsonl")]
+    assert run(["similarity", *files, f"near={later[0]}", f"far={later[1]}", "-o", str(tmp_path / "o")]) == 0
+    said = "1 of 1 pairs of runs are not compared, for they have no label in common: name the files of one step alike"
+    assert said in capsys.readouterr().err
+    assert ResultsDir.open(tmp_path / "o").table("similarity_tests").empty
+
+
 def test_a_seed_run_with_other_questions_is_said_and_the_rest_measured(files, tmp_path, capsys):
     other = write(tmp_path / "s.jsonl", lambda i: "olden", prompt="another")
     assert run(["similarity", *files, "--seed-run", other, "-o", str(tmp_path / "o")]) == 0
@@ -202,7 +210,9 @@ def test_runs_of_different_seeds_keep_their_numbers_and_are_not_compared(tmp_pat
             write(folder / "responses" / f"{label}.jsonl", lambda i, w=word: w, prompt=f"ask {seed}")
         (folder / "run.json").write_text(json.dumps({"method": "grpo", "seed": seed, "config": {}}))
     assert run(["similarity", f"{tmp_path}/s*", "-o", str(tmp_path / "o")]) == 0
-    assert "1 of 1 pairs of runs have no prompt in common at a label" in capsys.readouterr().err
+    assert (
+        "1 of 1 pairs of runs are not compared, for they have no prompt in common at a label" in capsys.readouterr().err
+    )
     results = ResultsDir.open(tmp_path / "o")
     assert results.table("similarity_tests").empty
     assert results.table("similarity_summary").query("task == 'all'")["n"].tolist() == [30, 30]

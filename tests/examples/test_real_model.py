@@ -17,12 +17,12 @@ from driftlab_cli.main import app
 FOLDER = Path(__file__).parents[2] / "examples" / "real_model"
 USAGE_ERROR = typer.BadParameter.__mro__[1]  # typer brings a click of its own
 COMMANDS = ["train", "train", "svd", "policy", "mmd", "forgetting", "respond", "similarity"]
-COMMANDS += ["respond", "similarity", "figures", "figures", "report"]
+COMMANDS += ["respond", "respond", "similarity", "figures", "figures", "report"]
 
 
 def command_lines(text: str) -> list[list[str]]:
     """Return the words after ``driftlab`` of every call in a script, with shell variables replaced."""
-    values = {"threads": "2", "encoder": "encoder", "here": "here"}
+    values = {"threads": "2", "encoder": "encoder", "here": "here", "grpo": "grpo", "sdpo": "sdpo"}
     lines = [line for line in text.replace("\\\n", " ").splitlines() if line.startswith("driftlab ")]
     return [shlex.split(re.sub(r"\$(\w+)", lambda found: values[found[1]], line))[1:] for line in lines]
 
