@@ -20,7 +20,6 @@ from driftlab_analyses.style import COLOURS, MARKERS, footnote, new_figure
 
 OOD = "OOD"
 _PURPLE = "#c58ae6"
-_TICKS = (-90, -60, -30, -10, 0, 10, 30, 60, 90, 150, 250)
 _PER_ROW = 2
 _COLUMNS = ["panel", "method", "stage_index", "label", "task", "mean", "low", "high", "n_seeds", "n_tasks", "band"]
 
@@ -88,7 +87,7 @@ def figure(table: pd.DataFrame) -> Figure:
     shown = table[["mean", "low", "high"]]
     low, high = min(float(shown.min().min()), -1.0), max(float(shown.max().max()), 1.0)
     axes[0, 0].set_ylim(1.2 * low, 1.2 * high)
-    root_axis(axes[0, 0], _TICKS)
+    root_axis(axes[0, 0])
     for ax in axes.flat:
         ax.set_visible(False)
     for i, method in enumerate(methods):

@@ -21,6 +21,7 @@ NAMES = {
     "teacher_distance": "Teacher distance",
 }
 """Columns of the step log as axes call them."""
+_MOST_TICKS = 12  # of a root axis, whose small numbers lie close together
 _KEYS = ["method", "line", "stage", "global_step", "measure"]
 
 
@@ -135,12 +136,30 @@ def signed_root(values: np.ndarray) -> np.ndarray:
     return np.asarray(np.sign(values) * np.sqrt(np.abs(values)))
 
 
-def root_axis(ax: Axes, ticks: Sequence[float]) -> None:
-    """Scale a y axis by the symmetric square root."""
+def root_axis(ax: Axes) -> None:
+    """Scale a y axis by the symmetric square root; set its limits first."""
     ax.set_yscale("function", functions=(signed_root, lambda values: np.sign(values) * np.square(values)))
-    low, high = ax.get_ylim()
-    ax.set_yticks([tick for tick in ticks if low <= tick <= high])
+    ax.set_yticks(root_ticks(*ax.get_ylim()))
     ax.minorticks_off()
+
+
+def root_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers between two limits, zero first and then from the ends inward, none too near another.
+
+    Examples
+    --------
+    >>> root_ticks(-100, 700)
+    [-100, -20, 0, 20, 100, 200, 500]
+    """
+    sizes = [size * 10**power for power in range(4, -3, -1) for size in (5, 2, 1)]
+    inside = [tick for tick in [0, *(sign * size for size in sizes for sign in (1, -1))] if low <= tick <= high]
+    bottom, top = signed_root(np.array([low, high]))
+    places = dict(zip(inside, signed_root(np.array(inside)), strict=True))
+    kept: list[float] = []
+    for tick, place in places.items():
+        if all(abs(place - places[other]) >= (top - bottom) / _MOST_TICKS for other in kept):
+            kept.append(tick)
+    return sorted(kept)
 
 
 def legend_above(figure: Figure, ax: Axes, columns: int) -> None:

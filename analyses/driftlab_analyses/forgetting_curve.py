@@ -17,7 +17,6 @@ from driftlab_analyses.score_means import source_of
 from driftlab_analyses.style import COLOURS, GREY, MARKERS, footnote, new_figure
 
 PANELS = {"gain": "Gain (%)", "forgetting": "Forgetting (%)", "change": "Signed change (%)"}
-_TICKS = (-100, -75, -50, -25, -10, -5, -2, 0, 2, 5, 10, 25, 50, 75, 100, 150, 200, 400)
 _COLUMNS = ["what", "outcome", "run", "method", "seed", "stage", "task", "x", "y", "low", "high"]
 
 
@@ -77,7 +76,7 @@ def _panel(ax: Axes, rows: pd.DataFrame, methods: list[str], stages: list[str]) 
     low, high = min(float(values.min()), 0.0), max(float(values.max()), 1.0)
     below = -0.04 * high if low == 0 else 1.15 * low
     ax.set_ylim(below, 1.15 * high)
-    root_axis(ax, _TICKS)
+    root_axis(ax)
 
 
 def _legends(fig: Figure, methods: list[str], stages: list[str]) -> None:

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from driftlab.errors import CheckpointError, DataError, UsageError
 from driftlab.responses.answers import Answer, Exam, encode_stored, make_exam, read_answers, take
+from driftlab.responses.policy import TokenDrift
 from driftlab.responses.policy_tables import Scored, artifact_rows, ngram_rows, policy_rows
 from driftlab.responses.scoring import require_same_vocabulary, score
 from driftlab.responses.trails import Stop, Trail
@@ -133,18 +136,25 @@ class LiveWalk(Walk):
         base, exam, theirs, lost_base = self._start or self._begin()
         new = base if stop.order == 0 else load_language(stop.path, self.device)
         require_same_vocabulary(new, base)
-        ours, lost, unreadable = self._answers(new, exam, stop.label)
+        drawn = new is base and self.plan.source == "generate"  # the same seed: sampled when the run was begun
+        ours, lost, unreadable = (theirs, 0, 0) if drawn else self._answers(new, exam, stop.label)
+        drift = self._score(new, base, ours, exam)
+        # the base's own look: both samples are one, and a pass over all of it is most of the work
+        drifts = [drift, drift if ours == theirs else self._score(new, base, theirs, exam)]
         scored = [
-            Scored(
-                answers, *score(new, base, answers, temperature=exam.config.temperature, batch=self.plan.batch), mine
-            )
-            for answers, mine in ((ours, True), (theirs, False))
+            Scored(answers, *found, mine)
+            for answers, found, mine in zip((ours, theirs), drifts, (True, False), strict=True)
         ]
         rows = [
             row | {"mismatches": lost + lost_base, "source": self.plan.source}
             for row in policy_rows(scored[0], scored[1], exam.success_level)
         ]
         return {"policy": rows, **self.text_rows(stop, ours, theirs, unreadable, self.plan.source)}
+
+    def _score(
+        self, new: Language, base: Language, answers: Sequence[Answer], exam: Exam
+    ) -> tuple[TokenDrift, NDArray[np.int64]]:
+        return score(new, base, answers, temperature=exam.config.temperature, batch=self.plan.batch)
 
     def _begin(self) -> tuple[Language, Exam, list[Answer], int]:
         start = self.trail.stops[0]

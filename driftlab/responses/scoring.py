@@ -66,17 +66,16 @@ def score(
     """
     parts = []
     rows = max(1, _LOGITS // _width(base))
+    models = (base,) if new is base else (new, base)  # the base beside itself needs one pass
     with exact_math():
         for start in range(0, len(answers), batch):
             part = answers[start : start + batch]
             contexts, responses = [a.context for a in part], [a.ids for a in part]
-            states = [response_hidden(one, one.model, contexts, responses) for one in (new, base)]
+            states = [response_hidden(one, one.model, contexts, responses) for one in models]
             tokens = torch.tensor([token for ids in responses for token in ids], device=base.device)
             for at in range(0, len(tokens), rows):
-                ours, theirs = (
-                    head(one.model, hidden[at : at + rows]) for one, hidden in zip((new, base), states, strict=True)
-                )
-                parts.append(token_drift(ours, theirs, tokens[at : at + rows], temperature=temperature))
+                logits = [head(one.model, hidden[at : at + rows]) for one, hidden in zip(models, states, strict=True)]
+                parts.append(token_drift(logits[0], logits[-1], tokens[at : at + rows], temperature=temperature))
     return join(parts), np.array([len(answer.ids) for answer in answers], dtype=np.int64)
 
 

@@ -29,8 +29,8 @@ driftlab train -o runs/sdpo-cot --preset sdpo-cot --set demo=peer-or-gold \
 stage "3 weights: every matrix of every checkpoint against the base, each with its null"
 driftlab svd runs/grpo-no-kl runs/sdpo-cot --threads "$threads" -o out --resume
 
-stage "4 policy: KL both ways, what success required, artefacts"
-driftlab policy runs/grpo-no-kl runs/sdpo-cot --prompts 8 --copies 4 -o out --resume
+stage "4 policy: KL both ways, what success required, artefacts, at the stage ends"
+driftlab policy runs/grpo-no-kl runs/sdpo-cot --prompts 8 --copies 2 --every 3 --batch 32 -o out --resume
 
 stage "5 domains: how far apart the questions of the four tasks are"
 [ -f questions/asked.jsonl ] || "$python" "$here/questions.py" runs/grpo-no-kl questions

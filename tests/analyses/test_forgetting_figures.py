@@ -21,7 +21,7 @@ from driftlab_analyses import (
     tables,
     teacher_freshness,
 )
-from driftlab_analyses.dynamics import signed_root, step_curves
+from driftlab_analyses.dynamics import root_ticks, signed_root, step_curves
 from driftlab_analyses.score_means import final_means
 from driftlab_analyses.style import styled
 
@@ -273,3 +273,15 @@ def test_the_modules_need_no_torch():
     names = "continual, forgetting_curve, stable_teacher, supervision_density, tables, teacher_freshness"
     code = f"import sys; from driftlab_analyses import {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("low", "high"), [(-108, 740), (-75, 187), (0, 75), (-0.5, 0.02), (-3e4, 2e4), (3, 700)])
+def test_ticks_of_the_root_axis_reach_both_ends_and_do_not_touch(low, high):
+    ticks = np.array(root_ticks(low, high))
+    places = np.sign(ticks) * np.sqrt(np.abs(ticks))
+    bottom, top = np.sign([low, high]) * np.sqrt(np.abs([low, high]))
+    assert (0 in ticks) == (low <= 0 <= high)
+    assert min(np.diff(places)) >= (top - bottom) / 12 - 1e-12
+    assert low <= ticks[0]
+    assert ticks[-1] <= high
+    assert max(places[0] - bottom, top - places[-1]) < (top - bottom) / 4  # 1, 2, 5: the next is at most 1.6 times off

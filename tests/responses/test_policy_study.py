@@ -11,6 +11,7 @@ import torch
 from driftlab.errors import CheckpointError, DataError, UsageError
 from driftlab.responses.answers import encode_stored, make_exam, read_answers, take
 from driftlab.responses.policy_study import TABLES, Plan, describe, measure_policies
+from driftlab.responses.policy_walks import LiveWalk
 from driftlab.responses.scoring import require_same_vocabulary, score
 from driftlab.responses.trails import open_trails, text_trails
 from driftlab.results import ResultsDir
@@ -90,6 +91,25 @@ def test_the_numbers_are_those_of_a_plain_forward_pass(small_run, base, last):
         expected.append((p.exp() * (p - q)).sum(-1).numpy())
     assert lengths.tolist() == [len(answer.ids) for answer in answers]
     np.testing.assert_allclose(drift.kl_new_to_base, np.concatenate(expected), rtol=2e-4, atol=1e-7)
+
+
+def test_the_base_costs_one_pass_over_its_own_answers(small_run, base, monkeypatch):
+    exam = make_exam(merge(read_run(small_run).config), prompts=3, copies=2, only=["math"])
+    answers = take(base, exam, batch=100)
+    passes = []
+
+    def counted(language, model, contexts, responses):
+        passes.append(len(contexts))
+        return response_hidden(language, model, contexts, responses)
+
+    monkeypatch.setattr("driftlab.responses.scoring.response_hidden", counted)
+    drift, _ = score(base, base, answers, temperature=1.0, batch=100)
+    assert passes == [6]
+    assert not drift.kl_new_to_base.any()
+    assert drift.entropy_new.all()
+    (trail,) = open_trails([str(small_run)])
+    LiveWalk(trail, Plan(prompts=3, copies=2, tasks=("math",)), CPU).rows(trail.stops[0])
+    assert passes == [6, 6]
 
 
 def test_batches_change_nothing(small_run, base, last):
