@@ -76,8 +76,12 @@ def _scatter(ax: Axes, rows: pd.DataFrame, colour: dict[str, str], marker: dict[
 
 
 def _name_points(ax: Axes, rows: pd.DataFrame) -> None:
+    low, high = rows["x"].min(), rows["x"].max()
     for name, x, y in zip(rows["domain"], rows["x"], rows["y"], strict=True):
-        ax.annotate(name, (x, y), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=7, color=GREY)
+        # names at the sides are written inward, so that long ones stay in the frame
+        place = (x - low) / (high - low) if high > low else 0.5
+        side = "left" if place < 0.2 else "right" if place > 0.8 else "center"
+        ax.annotate(name, (x, y), xytext=(0, 7), textcoords="offset points", ha=side, fontsize=7, color=GREY)
     ax.margins(0.2)
 
 

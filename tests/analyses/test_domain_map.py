@@ -52,6 +52,16 @@ def test_colour_is_the_group_and_marker_the_data_set(tmp_path):
         assert part in figure.get_supxlabel()
 
 
+def test_long_names_stay_in_the_frame(tmp_path):
+    long = POINTS.assign(domain=POINTS["domain"].map(lambda name: f"{name}_with_a_long_name"))
+    with styled():
+        figure = domain_map.figure(domain_map.table(stored(tmp_path, long)))
+        figure.draw_without_rendering()
+        frame = figure.axes[1].get_window_extent()
+        spans = [text.get_window_extent() for text in figure.axes[1].texts]
+    assert all(frame.x0 < span.x0 and span.x1 < frame.x1 for span in spans)
+
+
 def test_without_a_text_map_the_domains_are_drawn_alone(tmp_path):
     maps = {"tsne": {"cap": 300, "seed": 0, "reason": "no t-SNE map: fewer than 4 texts"}, "mds": {"stress": 0.0}}
     with styled():
