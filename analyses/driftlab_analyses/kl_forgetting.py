@@ -27,8 +27,8 @@ _NAMES = {
     "rel_spectral": "‖ΔW‖₂ / ‖W‖₂",
     "nss": "NSS",
 }
-_LEAST = 4
-"""A quadratic through three points fits anything."""
+_LEAST = 6
+"""Twice the coefficients: a quadratic through three points fits anything, through four nearly anything."""
 
 
 def table(results: ResultsDir) -> pd.DataFrame:
@@ -73,11 +73,11 @@ def table(results: ResultsDir) -> pd.DataFrame:
 
 
 def fit(x: Any, y: Any) -> dict[str, float]:
-    """Fit y = a + bx + cx² by least squares; NaN below four points or where x or y does not vary."""
+    """Fit y = a + bx + cx² by least squares; NaN below six points or where x or y does not vary."""
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     names = ("constant", "linear", "quadratic", "r2")
     spread = float(((y - y.mean()) ** 2).sum()) if len(y) else 0.0
-    if len(x) < _LEAST or len(np.unique(x)) < _LEAST - 1 or spread == 0:
+    if len(x) < _LEAST or len(np.unique(x)) < _LEAST // 2 or spread == 0:
         return dict.fromkeys(names, float("nan"))
     scale = float(np.abs(x).max())
     c, b, a = np.polyfit(x / scale, y, 2)
@@ -112,8 +112,8 @@ def figure(table: pd.DataFrame) -> Figure:
         fig,
         f"A point: one checkpoint; {len(runs)} runs. Forgetting: mean over {over} tasks other than the one being "
         "trained, against the base, 0 for a gain. Bars: standard errors.\nCurve: a + bx + cx² by least squares over "
-        "the n checkpoints that every panel has (others hollow), R² in that sample; points of one run are not "
-        "independent.",
+        "the n checkpoints that every panel has (others hollow), six at least; R² in that sample, where noise alone "
+        "gives 2/(n − 1) on average. Points of one run are not independent.",
     )
     return fig
 
@@ -136,5 +136,5 @@ def _panel(ax: Axes, rows: pd.DataFrame, styles: dict[str, Look]) -> None:
         ax.plot(x, first["constant"] + first["linear"] * x + first["quadratic"] * x**2, color=GREY, linewidth=1.2)
         text = f"R² = {first['r2']:.2f}, n = {n}"
     else:
-        text = f"no fit, n = {n}"
+        text = f"too few for a curve, n = {n}" if n < _LEAST else f"no fit, n = {n}"
     ax.set_title(text, fontsize=7.5, color=GREY)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SmolLM2-135M-Instruct, trained by GRPO and by SDPO on two tasks in turn, and everything driftlab says about it.
 #
-#   bash run.sh [FOLDER]     # default: real_model; needs about 9 GB of disk, 6 GB of memory
+#   bash run.sh [FOLDER]     # default: real_model; needs about 8 GB of disk, 6 GB of memory
 #
 # Killed anywhere, the same line goes on where it stopped. THREADS sets the CPU threads (default 2).
 set -euo pipefail

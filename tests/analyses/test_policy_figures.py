@@ -145,8 +145,23 @@ def test_the_fit_against_numpy_and_its_limits():
     expected, rest, *_ = np.linalg.lstsq(design, y, rcond=1e-14)
     np.testing.assert_allclose([found["constant"], found["linear"], found["quadratic"]], expected, rtol=1e-6)
     assert found["r2"] == pytest.approx(1 - rest[0] / ((y - y.mean()) ** 2).sum())
-    assert np.isnan(kl_forgetting.fit([1, 2, 3], [1, 2, 3])["r2"])
-    assert np.isnan(kl_forgetting.fit([1, 2, 3, 4], [0, 0, 0, 0])["r2"])
+    assert np.isnan(kl_forgetting.fit([1, 2, 3, 4, 5], [1, 2, 3, 5, 4])["r2"])
+    assert kl_forgetting.fit([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6])["r2"] == pytest.approx(1)
+    assert np.isnan(kl_forgetting.fit([1, 2, 3, 4, 5, 6], [0] * 6)["r2"])
+    assert np.isnan(kl_forgetting.fit([1, 2, 1, 2, 1, 2], [1, 2, 3, 4, 5, 6])["r2"])
+
+
+def test_noise_alone_gives_the_r2_that_the_caption_names():
+    rng = np.random.default_rng(0)
+    found = [kl_forgetting.fit(rng.random(6), rng.standard_normal(6))["r2"] for _ in range(4000)]
+    assert np.mean(found) == pytest.approx(2 / 5, abs=0.02)
+
+
+def test_few_checkpoints_are_points_without_a_curve(tmp_path):
+    few = forgetting().query("run == 'ema'")
+    _, figure = draw(kl_forgetting, stored(tmp_path / "out", "policy", "forgetting", forgetting=few))
+    assert figure.axes[0].get_title() == "too few for a curve, n = 3"
+    assert not any(len(line.get_xdata()) > 3 for line in figure.axes[0].lines)
 
 
 def test_a_study_without_common_checkpoints_is_named(tmp_path):
