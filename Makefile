@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO ?= demo
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test check slow clean
+.PHONY: demo test check docs slow clean
 
 demo: $(READY)
 	$(BIN)/driftlab study --profile smoke -o $(DEMO) --resume
@@ -20,6 +20,10 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) docs
+
+docs: $(READY)
+	$(BIN)/mkdocs build --strict --quiet
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow
@@ -32,4 +36,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) $(DEMO) dist build
+	rm -rf $(VENV) $(DEMO) dist build site
