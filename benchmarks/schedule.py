@@ -25,6 +25,7 @@ from driftlab.planning.costs import Shape
 from driftlab.planning.rates import Rates
 from driftlab.spectral import Plan
 
+UNEQUAL = [(256, 512), (384, 768), (512, 1024), (256, 2048)]
 MODELS = {"8b": (32, 4096, 1024, 14336), "70b": (80, 8192, 1024, 28672)}
 """Layers, hidden size, width of keys and values, width of the feed-forward: Llama 3 (arXiv 2407.21783)."""
 
@@ -137,27 +138,11 @@ def plan_on_paper(options: argparse.Namespace) -> None:
 # -- checked here -------------------------------------------------------------------------------------------------
 
 
-def write_unequal(folder: Path, units: int) -> list[str]:
-    import torch
-    from safetensors.torch import save_file
-
-    paths = []
-    for step in range(3):
-        tensors = {}
-        for i in range(units):
-            shape = [(256, 512), (384, 768), (512, 1024), (256, 2048)][i % 4]
-            base, move = (torch.randn(shape, generator=torch.Generator().manual_seed(s)) for s in (i, 1000 * step + i))
-            tensors[f"model.layers.{i}.up_proj.weight"] = (base + (1e-3 * move if step else 0.0)).bfloat16()
-        target = folder / f"checkpoint-{step}"
-        target.mkdir(parents=True)
-        save_file(tensors, target / "model.safetensors")
-        paths.append(str(target))
-    return paths
-
-
 def check(units: int, workers: int = 2) -> None:
     """Scan unequal units with local workers, and schedule the times they took on paper."""
     import time
+
+    from workers import write
 
     from driftlab.checkpoints import CheckpointSequence
     from driftlab.engines import LocalEngine
@@ -179,7 +164,7 @@ def check(units: int, workers: int = 2) -> None:
                 yield finished
 
     with tempfile.TemporaryDirectory() as name:
-        paths = write_unequal(Path(name) / "data", units)
+        paths = write(Path(name) / "data", [UNEQUAL[i % len(UNEQUAL)] for i in range(units)])
         results = ResultsDir.create(f"{name}/out", command="svd", config={})
         sequence = CheckpointSequence.open(paths[1:], paths[0])
         scan(sequence, Plan(), results, device="cpu", engine=Recording(workers, 1))

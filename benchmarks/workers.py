@@ -20,17 +20,16 @@ from pathlib import Path
 SETTLED = 4  # units that are done before the clock starts: processes have begun by then
 
 
-def write(folder: Path, units: int, rows: int, cols: int) -> list[str]:
-    """Write a base and two checkpoints of equal matrices."""
+def write(folder: Path, shapes: list[tuple[int, int]]) -> list[str]:
+    """Write a base and two checkpoints of matrices of given shapes."""
     import torch
     from safetensors.torch import save_file
 
     paths = []
     for step in range(3):
         tensors = {}
-        for i in range(units):
-            base = torch.randn(rows, cols, generator=torch.Generator().manual_seed(i))
-            move = torch.randn(rows, cols, generator=torch.Generator().manual_seed(1000 * step + i))
+        for i, shape in enumerate(shapes):
+            base, move = (torch.randn(shape, generator=torch.Generator().manual_seed(s)) for s in (i, 1000 * step + i))
             tensors[f"model.layers.{i}.up_proj.weight"] = (base + (1e-3 * move if step else 0.0)).bfloat16()
         target = folder / f"checkpoint-{step}"
         target.mkdir(parents=True)
@@ -105,7 +104,7 @@ def main() -> None:
     n = options.workers
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        paths = write(folder / "data", options.units, options.rows, options.cols)
+        paths = write(folder / "data", options.units * [(options.rows, options.cols)])
         shares = [[rf"layers\.{i}\." for i in range(k, options.units, n)] for k in range(n)]
         for turn in range(options.repeat):
             single, _, alone = result(begin(paths, folder / f"one-{turn}", "none", 1))

@@ -13,7 +13,6 @@ _CENTRE = 32
 _SAMPLE = 64
 _SAFETY = 4.5
 _ROUNDING = 1e-8  # of ‖D‖_F in the diagonal of E; measured on 576 × 1536
-_DENSE = 1e-8  # the same where all of G is solved
 _FLOOR = 1.5e-7
 _CROWD = 0.1  # mixing with a third level beyond which pairs do not describe a level
 _REPEATED = 0.5  # mean mixing of a level with all others beyond which values are repeated rather than close
@@ -86,7 +85,7 @@ def _whole(update: Update) -> tuple[Tensor, float]:
     if not math.isfinite(total) or total == 0:
         return values, math.inf
     lost = _lost(update.level[:1].clamp(min=0), values)
-    return values, (_DENSE * update.norm + lost) / total + _FLOOR
+    return values, (_ROUNDING * update.norm + lost) / total + _FLOOR
 
 
 def windows(d: int) -> list[tuple[int, int, int, int]]:
